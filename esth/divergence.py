@@ -29,7 +29,9 @@ def log_softmax(logits: Array) -> Array:
         raise InputError("logits need at least one category on the last axis")
     top = xp.max(logits, axis=-1, keepdims=True)
     if not bool(xp.all(xp.isfinite(top))):
-        raise InputError("logits must be finite or -inf, with a finite one in each row (found NaN, +inf or none)")
+        raise InputError(
+            "logits must be finite or -inf, with a finite one in each row (found NaN, +inf or none)"
+        )
     shifted = logits - top
     return shifted - xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
 
@@ -107,7 +109,8 @@ def js(log_p: Array, weights: Array | None = None) -> Array:
     row_weights = xp.broadcast_to(weights, (*batch, n)).reshape((-1, n))
     block = max(1, BLOCK // (n * v))
     parts = [
-        _js(xp, rows[i : i + block], row_weights[i : i + block]) for i in range(0, max(rows.shape[0], 1), block)
+        _js(xp, rows[i : i + block], row_weights[i : i + block])
+        for i in range(0, max(rows.shape[0], 1), block)
     ]
     value = xp.concat(parts).reshape(batch)
     if bool(xp.any(xp.isnan(value))):
@@ -137,9 +140,7 @@ def project(log_p: Array, outcome: Array, n_outcomes: int) -> Array:
         raise InputError(f"outcome needs one entry for each of the {log_p.shape[-1]} categories")
     if bool(xp.any((outcome < 0) | (outcome >= n_outcomes))):
         raise InputError(f"outcomes must lie in 0..{n_outcomes - 1}")
-    columns = [
-        _logsumexp(xp, xp.where(outcome == k, log_p, -xp.inf), axis=-1) for k in range(n_outcomes)
-    ]
+    columns = [_logsumexp(xp, xp.where(outcome == k, log_p, -xp.inf), axis=-1) for k in range(n_outcomes)]
     return xp.stack(columns, axis=-1)
 
 

@@ -1,0 +1,179 @@
+"""L1 · Fisher-rate diversity: perturbing parameters makes policies diverse at a rate set by the Fisher information.
+
+L1.1  Noise symmetric with covariance Σ and finite fourth moment, weights independent of it, smooth π of full support:
+      E[JS_w] = (σ²/2)(1 − Σwᵢ²) tr(FΣ) + O(σ⁴); antithetic pairs: 1 − Σ_pairs(w₊ − w₋)² in place of 1 − Σwᵢ²; the same
+      for JSᵛ with Fᵛ. Any weights, one population: JS_w = (σ²/2) Σ wᵢ(εᵢ − ε̄_w)ᵀF(εᵢ − ε̄_w) + O(σ³).
+L1.2  Gaussian, covariance I, uniform weights: Var[JS] = σ⁴(N−1)/(2N²) tr F² + o(σ⁴); antithetic σ⁴ tr F²/N.
+L1.3  Any σ, any weights, softmax policies with finite logits zᵢ; z̄ = Σwᵢzᵢ, q = softmax(z̄), uᵢ = zᵢ − z̄, sᵢ = span uᵢ:
+      Σwᵢ Var_q(uᵢ)ψ(−sᵢ) − log(1+χ²(π̄_w‖q)) <= JS_w <= Σwᵢ min{Var_q(uᵢ)ψ(sᵢ), sᵢ²/8}.
+L1.4  The same for each prefix of a sequence with posterior weights; the brackets add up along the sequence
+      (esth/estimators/js.py), as Fisher informations do.
+
+Arrays: members at axis −2, categories at axis −1, weights [..., N]. JS in nats.
+"""
+
+import math
+
+from esth._array import Array, check_weights, floating, times
+from esth.check import Bracket, Check, judge_bracket, judge_equal
+from esth.divergence import log_mixture, log_softmax, renyi2, total_variation, weight_entropy
+from esth.errors import InputError
+from esth.fisher import categorical_variance, effective_rank
+
+
+def diversity_factor(weights: Array, *, antithetic: bool = False) -> Array:
+    """1 − Σwᵢ², or 1 − Σ_pairs(w₊ − w₋)² with members 2k and 2k+1 a pair (L1.1); [..., N] -> [...]."""
+    xp, weights = floating(weights)
+    weights = check_weights(weights, weights)
+    if antithetic:
+        if weights.shape[-1] % 2:
+            raise InputError(f"antithetic members come in pairs: N = {weights.shape[-1]} is odd")
+        weights = weights[..., 0::2] - weights[..., 1::2]
+    return 1.0 - xp.sum(weights * weights, axis=-1)
+
+
+def predict(fisher_trace: Array, sigma: Array, weights: Array, *, antithetic: bool = False) -> Array:
+    """Leading order of E[JS_w], (σ²/2)·`diversity_factor`·tr(FΣ), in nats (L1.1).
+
+    Args:
+        fisher_trace: tr(FΣ), with F for JS and Fᵛ for JSᵛ.
+        sigma: noise scale, >= 0.
+        weights: [..., N], independent of the noise.
+    """
+    _, sigma, fisher_trace = floating(check_sigma(sigma), fisher_trace)
+    return 0.5 * sigma**2 * diversity_factor(weights, antithetic=antithetic) * fisher_trace
+
+
+def predict_population(log_p: Array, displacement: Array, weights: Array | None = None) -> Array:
+    """Leading order of one population's JS_w, ½ Σ wᵢ Var_p(uᵢ − ū_w), in nats, error O(σ³) (L1.1, any weights).
+
+    Args:
+        log_p: [..., V] the center's log-probabilities.
+        displacement: [..., N, V] first-order changes of the members' logits, uᵢ = σ J εᵢ.
+        weights: [..., N], also fitness-dependent ones.
+    """
+    xp, log_p, displacement = floating(log_p, displacement)
+    weights = check_weights(weights, displacement[..., 0])
+    centred = displacement - xp.sum(weights[..., None] * displacement, axis=-2, keepdims=True)
+    return 0.5 * xp.sum(weights * categorical_variance(log_p[..., None, :], centred), axis=-1)
+
+
+def predict_quadratic(fisher: Array, epsilon: Array, sigma: float, weights: Array | None = None) -> Array:
+    """The same from the matrix: (σ²/2) Σ wᵢ(εᵢ−ε̄_w)ᵀF(εᵢ−ε̄_w); fisher [..., d, d], epsilon [..., N, d] -> [...]."""
+    xp, fisher, epsilon = floating(fisher, epsilon)
+    weights = check_weights(weights, epsilon[..., 0])
+    centred = epsilon - xp.sum(weights[..., None] * epsilon, axis=-2, keepdims=True)
+    forms = xp.sum(xp.matmul(centred, fisher) * centred, axis=-1)
+    return 0.5 * sigma**2 * xp.sum(weights * forms, axis=-1)
+
+
+def predict_variance(fisher: Array, sigma: float, n: int, *, antithetic: bool = False) -> Array:
+    """Leading order of Var[JS], nats²: σ⁴(N−1)/(2N²)·tr F², antithetic σ⁴·tr F²/N (L1.2; Gaussian noise only)."""
+    xp, fisher = floating(fisher)
+    constant = 1.0 / n if antithetic else (n - 1) / (2.0 * n**2)
+    return sigma**4 * constant * xp.sum(fisher * fisher, axis=(-2, -1))
+
+
+def relative_spread(fisher: Array, n: int) -> Array:
+    """sd(JS)/E[JS] = √(2/((N−1) r_eff)) at leading order, i.i.d. Gaussian members, N >= 2 (L1.2)."""
+    if n < 2:
+        raise InputError(f"the spread of JS needs N >= 2 members, not {n}")
+    xp, fisher = floating(fisher)
+    return xp.sqrt(2.0 / ((n - 1) * effective_rank(fisher)))
+
+
+def psi(s: Array) -> Array:
+    """ψ(s) = (eˢ(s−1) + 1)/s² = ∫₀¹ t eˢᵗ dt, ψ(0) = ½, +inf where it overflows (L1.3); any shape."""
+    xp, s = floating(s)
+    near = xp.abs(s) < 1.0
+    small = xp.where(near, s, 0.0)
+    # Σ sᵏ/(k!(k+2)): the closed form loses every digit near 0.
+    series = sum(small**k / (math.factorial(k) * (k + 2)) for k in range(20))
+    largest = math.log(xp.finfo(s.dtype).max) - 10.0
+    large = xp.where(near, 1.0, xp.clip(s, -xp.inf, largest))
+    closed = (xp.exp(large) * (large - 1.0) + 1.0) / large**2
+    return xp.where(near, series, xp.where(s > largest, xp.inf, closed))
+
+
+def bracket(logits: Array, weights: Array | None = None) -> Bracket:
+    """Bounds of JS_w in nats at any σ and any weights (L1.3), made as tight as the trivial bounds allow.
+
+    The lower side is at least ½Σwᵢ‖πᵢ − π̄_w‖₁² (Pinsker), the upper side at most H(w). Where a member of positive weight
+    has a logit of −inf (top-k, top-p), L1.3 does not apply and these two are the bracket.
+
+    Args:
+        logits: [..., N, V] (log-probabilities will do: the bracket does not change when a row is shifted).
+        weights: [..., N], uniform if None.
+    """
+    xp, logits = floating(logits)
+    weights = check_weights(weights, logits[..., 0])
+    log_p = log_softmax(logits)
+    log_pbar = log_mixture(log_p, weights)
+    present = (weights > 0)[..., None]
+    applies = xp.all(xp.isfinite(logits) | ~present, axis=(-2, -1))
+
+    z = xp.where(present & xp.isfinite(logits), logits, 0.0)
+    zbar = xp.sum(weights[..., None] * z, axis=-2)
+    log_q = log_softmax(zbar)
+    u = xp.where(present, z - zbar[..., None, :], 0.0)
+    span = xp.max(u, axis=-1) - xp.min(u, axis=-1)
+    variance = categorical_variance(log_q[..., None, :], u)
+
+    compensation = xp.sum(weights * variance * psi(-span), axis=-1) - xp.where(
+        applies, renyi2(xp.where(applies[..., None], log_pbar, log_q), log_q), 0.0
+    )
+    pinsker = 2.0 * xp.sum(weights * total_variation(log_p, log_pbar[..., None, :]) ** 2, axis=-1)
+    lower = xp.where(applies, xp.maximum(compensation, pinsker), pinsker)
+
+    divergence = xp.sum(weights * xp.minimum(times(variance, psi(span)), span**2 / 8.0), axis=-1)
+    ceiling = weight_entropy(weights)
+    upper = xp.where(applies, xp.minimum(divergence, ceiling), ceiling)
+    return Bracket(lower, upper)
+
+
+def check(
+    js: float,
+    predicted: float,
+    *,
+    js_se: float = 0.0,
+    predicted_se: float = 0.0,
+    tolerance: float = 0.1,
+    what: str = "E[JS], nats",
+    detail: str = "",
+) -> Check:
+    """Compare a JS (nats) with the rate L1.1; `tolerance` is the relative size allowed to the O(σ⁴) remainder."""
+    return judge_equal(
+        "L1.1", what, js, predicted,
+        measured_se=js_se, predicted_se=predicted_se, tolerance=tolerance, detail=detail,
+    )  # fmt: skip
+
+
+def check_bracket(
+    js: float, bounds: Bracket, n: int, *, js_se: float = 0.0, bracket_se: float = 0.0, sequence: bool = False
+) -> Check:
+    """Compare a JS (nats) of `n` members with its bracket L1.3 (L1.4 for sequences); says how tight it is."""
+    low, high = bounds.tightness(js)
+    return judge_bracket(
+        "L1.4" if sequence else "L1.3", "JS, nats", js, bounds,
+        measured_se=js_se, bracket_se=bracket_se, floor=0.0, ceiling=math.log(n) * (1 - 1e-12),
+        detail=f"lower/JS {float(low):.2g}, JS/upper {float(high):.2g}",
+    )  # fmt: skip
+
+
+def check_variance(variance: float, predicted: float, *, variance_se: float, tolerance: float = 0.1) -> Check:
+    """Compare Var[JS] over populations (nats²) with L1.2."""
+    return judge_equal(
+        "L1.2", "Var[JS], nats²", variance, predicted, measured_se=variance_se, tolerance=tolerance
+    )
+
+
+def check_sigma(sigma: Array) -> Array:
+    """`sigma` as given.
+
+    Raises:
+        InputError: negative, NaN or infinite.
+    """
+    xp, value = floating(sigma)
+    if not bool(xp.all((value >= 0) & xp.isfinite(value))):
+        raise InputError(f"sigma must be a finite number >= 0, not {sigma}")
+    return value
