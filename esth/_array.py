@@ -65,9 +65,7 @@ def check_weights(weights: Array | None, like: Array, *, signed: bool = False) -
         return xp.full_like(like, 1.0 / n)
     _, weights, like = floating(weights, like)
     if weights.ndim == 0 or weights.shape[-1] != n:
-        raise InputError(
-            f"weights of shape {tuple(weights.shape)} for {n} members: one weight a member is needed"
-        )
+        raise InputError(f"weights of shape {tuple(weights.shape)} for {n} members: one weight a member is needed")
     if not bool(xp.all(xp.isfinite(weights))):
         raise InputError("weights must be finite numbers")
     if not signed and bool(xp.any(weights < 0)):

@@ -107,9 +107,7 @@ def pass_at_k(n: Array, c: Array, k: int) -> Array:
     """
     xp, n, c = floating(n, c)
     if k < 1 or bool(xp.any(n < k)):
-        raise InputError(
-            f"pass@k with k = {k} needs 1 <= k <= n, the number of draws (smallest n: {int(xp.min(n))})"
-        )
+        raise InputError(f"pass@k with k = {k} needs 1 <= k <= n, the number of draws (smallest n: {int(xp.min(n))})")
     if bool(xp.any((c < 0) | (c > n))):
         raise InputError("successes c must lie in 0..n")
     # C(n−c, k)/C(n, k) = Π_{j<k} (1 − c/(n−j)), whose factors reach 0 where c > n − k.

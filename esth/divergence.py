@@ -29,9 +29,7 @@ def log_softmax(logits: Array) -> Array:
         raise InputError("logits need at least one category on the last axis")
     top = xp.max(logits, axis=-1, keepdims=True)
     if not bool(xp.all(xp.isfinite(top))):
-        raise InputError(
-            "logits must be finite or -inf, with a finite one in each row (found NaN, +inf or none)"
-        )
+        raise InputError("logits must be finite or -inf, with a finite one in each row (found NaN, +inf or none)")
     shifted = logits - top
     return shifted - xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
 
@@ -108,10 +106,7 @@ def js(log_p: Array, weights: Array | None = None) -> Array:
     rows = log_p.reshape((-1, n, v))
     row_weights = xp.broadcast_to(weights, (*batch, n)).reshape((-1, n))
     block = max(1, BLOCK // (n * v))
-    parts = [
-        _js(xp, rows[i : i + block], row_weights[i : i + block])
-        for i in range(0, max(rows.shape[0], 1), block)
-    ]
+    parts = [_js(xp, rows[i : i + block], row_weights[i : i + block]) for i in range(0, max(rows.shape[0], 1), block)]
     value = xp.concat(parts).reshape(batch)
     if bool(xp.any(xp.isnan(value))):
         raise InputError("log_p holds NaN or +inf")

@@ -94,9 +94,7 @@ def bookkeeping(center: Array, updated: Array, members: Array) -> Bookkeeping:
     base = at_least_one(center, n)
     mixture = at_least_one(mean_success(members), n)
     population = population_success(members)
-    return Bookkeeping(
-        at_least_one(updated, n) - base, population - base, mixture - base, population - mixture
-    )
+    return Bookkeeping(at_least_one(updated, n) - base, population - base, mixture - base, population - mixture)
 
 
 def matching_success(members: Array) -> Array:
@@ -121,9 +119,7 @@ def members_needed(alpha: float, hessian_trace: Array, rho: Array, gradient_norm
     return alpha * xp.abs(trace) / (2.0 * rho * norm)
 
 
-def check(
-    center_gain: float, population_gain: float, bound: float, *, se: float = 0.0, detail: str = ""
-) -> Check:
+def check(center_gain: float, population_gain: float, bound: float, *, se: float = 0.0, detail: str = "") -> Check:
     """Compare p_{θ⁺} − p with p̄_w − p̄ within the transfer bound (P4.1)."""
     if bound < 0:
         raise InputError("a transfer bound is not negative")

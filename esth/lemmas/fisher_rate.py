@@ -162,9 +162,7 @@ def check_bracket(
 
 def check_variance(variance: float, predicted: float, *, variance_se: float, tolerance: float = 0.1) -> Check:
     """Compare Var[JS] over populations (nats²) with L1.2."""
-    return judge_equal(
-        "L1.2", "Var[JS], nats²", variance, predicted, measured_se=variance_se, tolerance=tolerance
-    )
+    return judge_equal("L1.2", "Var[JS], nats²", variance, predicted, measured_se=variance_se, tolerance=tolerance)
 
 
 def check_sigma(sigma: Array) -> Array:

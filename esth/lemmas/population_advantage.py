@@ -56,9 +56,7 @@ def bracket(p: Array, weights: Array | None = None) -> Bracket:
     n = p.shape[-1]
     failure_pop = 1.0 - population_success(p, weights)
     failure_mix = 1.0 - mixture_success(p, weights=weights)
-    return Bracket(
-        times(n * gap.lower, failure_pop), xp.minimum(times(n * gap.upper, failure_mix), failure_mix)
-    )
+    return Bracket(times(n * gap.lower, failure_pop), xp.minimum(times(n * gap.upper, failure_mix), failure_mix))
 
 
 def _extreme_odds(p: Array, weights: Array | None) -> tuple[Array, Array]:
@@ -82,9 +80,7 @@ def predict(mean: Array, projected: Array, n: int) -> Array:
     return n * xp.exp(times(n - 1, safe_log1m(mean))) * mean * projected
 
 
-def predict_rate(
-    p: Array, gradient_square: Array, sigma: Array, n: int, *, antithetic: bool = False
-) -> Array:
+def predict_rate(p: Array, gradient_square: Array, sigma: Array, n: int, *, antithetic: bool = False) -> Array:
     """(σ²/2)(N−1)(1−p)^{N−2}‖∇p‖², the leading order of E[P_pop − P_mix] (L2.4; antithetic: N for N−1)."""
     if n < 2:
         raise InputError(f"a population advantage needs N >= 2 members, not {n}")

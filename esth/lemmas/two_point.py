@@ -71,6 +71,4 @@ def check(
     detail: str = "",
 ) -> Check:
     """Compare the measured variance of an estimate's coordinate with its prediction."""
-    return judge_equal(
-        "T5", what, measured, predicted, measured_se=measured_se, tolerance=tolerance, detail=detail
-    )
+    return judge_equal("T5", what, measured, predicted, measured_se=measured_se, tolerance=tolerance, detail=detail)
