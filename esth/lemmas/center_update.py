@@ -89,7 +89,7 @@ class Bookkeeping:
 
 def bookkeeping(center: Array, updated: Array, members: Array) -> Bookkeeping:
     """P4.3 prompt by prompt: successes of the center [X], the updated center [X] and the members [X, N]."""
-    xp, center, updated, members = floating(center, updated, members)
+    _, center, updated, members = floating(center, updated, members)
     n = members.shape[-1]
     base = at_least_one(center, n)
     mixture = at_least_one(mean_success(members), n)

@@ -5,8 +5,10 @@ P_pop = 1 − Π(1−pᵢ), P_mix = 1 − (1−p̄)ᴺ, P_center = 1 − (1−p)
 L2.1  P_pop >= P_mix, with equality iff all pᵢ are equal.
 L2.2  With G = log(1−p̄) − (1/N)Σ log(1−pᵢ) >= 0: P_pop − P_mix = (1−p̄)ᴺ(1 − e^{−NG}).
 L2.3  odds(p_min)·JSᵛ <= G <= odds(p_max)·JSᵛ, so
-      N odds(p_min) JSᵛ (1−P_pop) <= P_pop − P_mix <= N odds(p_max) JSᵛ (1−P_mix); with weights P_strat, extrema on their support.
-L2.4  N·G small: P_pop − P_mix ≈ N(1−p̄)^{N−1} p̄·JSᵛ; with L1 its mean is (σ²/2)(N−1)(1−p)^{N−2}‖∇p‖² (antithetic: N for N−1).
+      N odds(p_min) JSᵛ (1−P_pop) <= P_pop − P_mix <= N odds(p_max) JSᵛ (1−P_mix); with weights P_strat for P_pop and
+      the extrema over their support.
+L2.4  N·G small: P_pop − P_mix ≈ N(1−p̄)^{N−1} p̄·JSᵛ; with L1 its mean is (σ²/2)(N−1)(1−p)^{N−2}‖∇p‖² (antithetic:
+      N for N−1).
 L2.5  JS may be large with JSᵛ = 0; then P_pop = P_mix.
 L2.6  Uniform K-subset of members, one response each: 1 − e_K(1−p)/C(N,K) >= 1 − (1−p̄)ᴷ (`coverage.subset_success`).
 L2.7  P_pop > P_center iff G > log((1−p̄)/(1−p)).
@@ -15,8 +17,10 @@ L2.8  i.i.d. members: E[P_pop] = 1 − (1−p_σ)ᴺ at any σ; antithetic pairs
 Success probabilities and weights: members on the last axis, [..., N] -> [...].
 """
 
+from dataclasses import replace
+
 from esth._array import Array, check_probability, check_weights, floating, namespace, times
-from esth.check import Bracket, Check, judge_bracket, judge_equal, judge_identity
+from esth.check import Bracket, Check, Verdict, judge_bracket, judge_equal
 from esth.coverage import (
     at_least_one,
     log_failure_gap,
@@ -145,12 +149,10 @@ def smoothed_shift(hessian_trace: Array, sigma: Array) -> Array:
 def check(p: Array, weights: Array | None = None) -> Check:
     """One population's exact advantage against its bracket (L2.3): true of any numbers, so at best an identity."""
     value, bounds = advantage(p, weights), bracket(p, weights)
-    judged = judge_bracket("L2.3", "P_pop - P_mix", value, bounds)
     low, high = bounds.tightness(value)
-    return judge_identity(
-        "L2.3", "P_pop - P_mix within odds * JSv", float(value), float(value) if judged.verdict == "holds" else float("inf"),
-        detail=f"[{float(bounds.lower):.4g}, {float(bounds.upper):.4g}], lower/value {float(low):.2g}, value/upper {float(high):.2g}",
-    )  # fmt: skip
+    detail = f"lower/value {float(low):.2g}, value/upper {float(high):.2g}"
+    judged = judge_bracket("L2.3", "P_pop − P_mix within its odds bracket", value, bounds, detail=detail)
+    return replace(judged, verdict=Verdict.IDENTITY) if judged.verdict is Verdict.HOLDS else judged
 
 
 def check_prediction(

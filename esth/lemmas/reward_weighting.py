@@ -95,9 +95,9 @@ def reliability(variance: Array, noise_variance: Array) -> Array:
 
 
 def predict_attenuated(beta: Array, deviation: Array, reliable: Array, rho: Array = 1.0) -> Array:
-    """E gain of the linear tilt under noisy fitness, ≈ β·ρ(f*,p)·√reliability·sd(p); f* is the fitness without noise (L3.5).
+    """E gain of the linear tilt under noisy fitness, ≈ β·ρ(f*,p)·√reliability·sd(p) (L3.5).
 
-    ρ(f*,p) = 1 where the fitness is the success itself plus noise. Approximate for few members or many ties.
+    f* is the fitness without noise; ρ(f*,p) = 1 where the fitness is the success itself plus noise. Approximate for few members or many ties.
     """
     xp, reliable = floating(reliable)
     return predict(beta, rho * xp.sqrt(reliable), deviation)
@@ -115,7 +115,7 @@ def weighting_price(weights: Array) -> Array:
 
 
 def linear_fitness_loss(beta: float, fisher: Array, gradient: Array) -> Array:
-    """β²ĝᵀFĝ/tr F, the further relative loss of diversity when the fitness is linear in ε, ĝ the unit gradient (L3.6)."""
+    """β²ĝᵀFĝ/tr F, the further relative loss of diversity when the fitness is linear in ε (L3.6); ĝ = gradient/norm."""
     xp, fisher, gradient = floating(fisher, gradient)
     square = xp.sum(gradient * gradient, axis=-1)
     form = xp.sum(xp.matmul(fisher, gradient[..., None])[..., 0] * gradient, axis=-1)

@@ -27,7 +27,10 @@ def one_point_estimate(fitness: Array, epsilon: Array, sigma: float) -> Array:
 
 
 def two_point_estimate(fitness: Array, epsilon: Array, sigma: float) -> Array:
-    """Gradient estimate (2/N) Σ_pairs (f₊ − f₋)/(2σ)·ε₊; members 2k and 2k+1 are a pair: [..., N], [..., N, d] -> [..., d]."""
+    """Gradient estimate (2/N) Σ_pairs (f₊ − f₋)/(2σ)·ε₊: [..., N], [..., N, d] -> [..., d].
+
+    Members 2k and 2k+1 are a pair.
+    """
     xp, fitness, epsilon = floating(fitness, epsilon)
     n = fitness.shape[-1]
     if n % 2:
