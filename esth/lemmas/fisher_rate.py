@@ -14,7 +14,7 @@ Arrays: members at axis −2, categories at axis −1, weights [..., N]. JS in n
 
 import math
 
-from esth._array import Array, check_weights, floating, times
+from esth._array import Array, check_weights, floating
 from esth.check import Bracket, Check, judge_bracket, judge_equal
 from esth.divergence import log_mixture, log_softmax, renyi2, total_variation, weight_entropy
 from esth.errors import InputError
@@ -98,8 +98,8 @@ def psi(s: Array) -> Array:
 def bracket(logits: Array, weights: Array | None = None) -> Bracket:
     """Bounds of JS_w in nats at any σ and any weights (L1.3), made as tight as the trivial bounds allow.
 
-    The lower side is at least ½Σwᵢ‖πᵢ − π̄_w‖₁² (Pinsker), the upper side at most H(w). Where a member of positive weight
-    has a logit of −inf (top-k, top-p), L1.3 does not apply and these two are the bracket.
+    The lower side is at least ½Σwᵢ‖πᵢ − π̄_w‖₁² (Pinsker), the upper side at most H(w). Where a member of positive
+    weight has a logit of −inf (top-k, top-p), L1.3 does not apply and these two are the bracket.
 
     Args:
         logits: [..., N, V] (log-probabilities will do: the bracket does not change when a row is shifted).
@@ -125,7 +125,10 @@ def bracket(logits: Array, weights: Array | None = None) -> Bracket:
     pinsker = 2.0 * xp.sum(weights * total_variation(log_p, log_pbar[..., None, :]) ** 2, axis=-1)
     lower = xp.where(applies, xp.maximum(compensation, pinsker), pinsker)
 
-    divergence = xp.sum(weights * xp.minimum(times(variance, psi(span)), span**2 / 8.0), axis=-1)
+    growth = psi(span)
+    # Where ψ overflows, a variance that underflowed to 0 must not win against span²/8.
+    self_concordant = xp.where(xp.isinf(growth), xp.inf, variance * xp.where(xp.isinf(growth), 1.0, growth))
+    divergence = xp.sum(weights * xp.minimum(self_concordant, span**2 / 8.0), axis=-1)
     ceiling = weight_entropy(weights)
     upper = xp.where(applies, xp.minimum(divergence, ceiling), ceiling)
     return Bracket(lower, upper)
