@@ -1,0 +1,152 @@
+"""The protocol of an engine: a causal language model as a policy, and as the members of a population around it.
+
+    engine = TransformersEngine(load_checkpoint("demo"))
+    prompts = [engine.checkpoint.encode(question) for question in questions]     # token ids
+    sampling = Sampling(temperature=0.7, max_tokens=16)
+    members = population(seed=0, n=8)                                            # esth.noise
+
+    responses = []
+    for member in members:
+        engine.set_member(member, sigma=0.01)
+        responses.append(engine.sample(prompts, 4, sampling, seed=0))            # [prompt][sample] -> Response
+    for member in members:                                                       # everyone scores everything
+        engine.set_member(member, sigma=0.01)
+        scores = engine.score(prompts, responses[0], sampling)                   # [prompt][sample] -> float64 [tokens]
+        logits = engine.next_token_logits(prompts, responses[0], sampling)       # float32 [positions, V]
+    engine.restore()
+    engine.apply_update([(member, alpha * f / n) for member, f in zip(members, fitness)])
+
+The policy is the distribution that is sampled: temperature, top-k and top-p (`Sampling`) enter scores and logits
+too. A response ends with a stop token, which is an outcome like any other, or is truncated at `max_tokens`, and then
+has none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esth.errors import InputError
+from esth.noise import Member
+
+if TYPE_CHECKING:
+    import torch
+
+    from esth.models.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a policy is sampled; part of the policy.
+
+    Attributes:
+        temperature: logits are divided by it; 0 is the limit, all mass on the largest logit (the first of equals).
+        max_tokens: a response with this many tokens and no stop token is truncated.
+        top_k: only the k largest logits, and all equal to the k-th, have mass.
+        top_p: after temperature and top-k, the fewest most likely tokens whose mass reaches top_p.
+    """
+
+    temperature: float = 1.0
+    max_tokens: int = 16
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise InputError(f"temperature must be finite and at least 0, not {self.temperature}")
+        if self.max_tokens < 1:
+            raise InputError(f"max_tokens must be at least 1, not {self.max_tokens}")
+        if self.top_k is not None and self.top_k < 1:
+            raise InputError(f"top_k must be at least 1, not {self.top_k}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise InputError(f"top_p must be in (0, 1], not {self.top_p}")
+
+
+@dataclass(frozen=True)
+class Response:
+    """What a policy said: token ids, the stop token included, or truncated before one came."""
+
+    tokens: tuple[int, ...]
+    truncated: bool
+
+
+class Engine(Protocol):
+    """A checkpoint's policy that can become any member of a population.
+
+    Prompts are token ids without padding. Responses are grouped by prompt: `responses[prompt][sample]`, any number
+    for each prompt. The state of an engine is its center and the member it is now (none after `restore` and
+    `apply_update`).
+    """
+
+    checkpoint: "Checkpoint"
+    stop_tokens: frozenset[int]
+    vocabulary: int  # V, the width of the logits
+
+    def set_member(self, member: Member, sigma: float) -> None:
+        """Become θ + sigma · ε, every parameter perturbed once, by its name in the checkpoint.
+
+        Always from the center, whatever member was set before.
+
+        Raises:
+            InputError: sigma is negative or not finite, or the member has a weight that is not finite in this dtype.
+        """
+        ...
+
+    def restore(self) -> None:
+        """Become the center again, bit for bit (by copy; adding and subtracting drifts)."""
+        ...
+
+    def apply_update(self, update: Sequence[tuple[Member, float]]) -> None:
+        """Move the center by Σ coefficient · ε, summed in float32 in the order given; become the new center.
+
+        A function of the old center and the update alone, bit for bit, so that a log of updates rebuilds any center.
+        """
+        ...
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        seed: int,
+        *,
+        prompt_ids: Sequence[int] | None = None,
+        first_sample: int = 0,
+    ) -> list[list[Response]]:
+        """Draw n responses to each prompt: [prompt][sample].
+
+        Every response has its own stream of uniform numbers, keyed by (seed, member, prompt id, sample index), so
+        it does not depend on what else is in the batch or on who draws it. `prompt_ids` are the prompts' indices
+        0, 1, … unless given (a worker that holds a share of the prompts names them); samples count from
+        `first_sample` (to draw more). Engines that sample with their own generators agree in distribution only.
+
+        Raises:
+            InputError: an empty prompt, or one that leaves no room for max_tokens in the context.
+        """
+        ...
+
+    def score(
+        self,
+        prompts: Sequence[Sequence[int]],
+        responses: Sequence[Sequence[Response]],
+        sampling: Sampling,
+    ) -> list[list[NDArray[np.float64]]]:
+        """Log-probability of every token of every response, [prompt][sample] -> [tokens], in nats; -inf is possible."""
+        ...
+
+    def next_token_logits(
+        self,
+        prompts: Sequence[Sequence[int]],
+        responses: Sequence[Sequence[Response]],
+        sampling: Sampling,
+    ) -> "torch.Tensor":
+        """Logits of the policy at every position of every response: float32 [positions, V], on the engine's device.
+
+        Positions run through prompts, then samples, then tokens; row t of a response is the distribution that its
+        token t was drawn from. Temperature, top-k and top-p are applied (-inf outside their set); not normalised, so
+        that the caller can normalise in float64. The result takes 4 · positions · V bytes: the caller bounds it by
+        the size of the block.
+        """
+        ...
