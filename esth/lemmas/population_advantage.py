@@ -72,16 +72,23 @@ def _extreme_odds(p: Array, weights: Array | None) -> tuple[Array, Array]:
     return odds(low), odds(high)
 
 
-def predict(mean: Array, projected: Array, n: int) -> Array:
+def predict(mean: Array, projected: Array, n: int, k: int | None = None) -> Array:
     """N(1−p̄)^{N−1} p̄·JSᵛ, the leading order of P_pop − P_mix for N·G << 1 (L2.4).
+
+    For a uniform K-subset of the members against K draws of the mixture it is K(K−1)/(N−1)·(1−p̄)^{K−1} p̄·JSᵛ: distinct
+    members have Cov = −Var(p)/(N−1), there are K(K−1)/2 pairs, and JSᵛ ≈ Var(p)/(2p̄(1−p̄)). K = N gives the form above.
 
     Args:
         mean: p̄, success of the mixture.
         projected: JSᵛ in nats.
-        n: members.
+        n: members N >= 2.
+        k: tries K <= N; N if None.
     """
+    k = n if k is None else k
+    if n < 2 or not 1 <= k <= n:
+        raise InputError(f"a population advantage needs N >= 2 members and 1 <= K <= N tries, not N = {n}, K = {k}")
     xp, mean, projected = floating(mean, projected)
-    return n * xp.exp(times(n - 1, safe_log1m(mean))) * mean * projected
+    return k * (k - 1) / (n - 1) * xp.exp(times(k - 1, safe_log1m(mean))) * mean * projected
 
 
 def predict_rate(p: Array, gradient_square: Array, sigma: Array, n: int, *, antithetic: bool = False) -> Array:

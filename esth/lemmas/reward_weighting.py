@@ -97,8 +97,8 @@ def reliability(variance: Array, noise_variance: Array) -> Array:
 def predict_attenuated(beta: Array, deviation: Array, reliable: Array, rho: Array = 1.0) -> Array:
     """E gain of the linear tilt under noisy fitness, ≈ β·ρ(f*,p)·√reliability·sd(p) (L3.5).
 
-    f* is the fitness without noise; ρ(f*,p) = 1 where the fitness is the success itself plus noise. Approximate for few members or
-    many ties.
+    f* is the fitness without noise; ρ(f*,p) = 1 where the fitness is the success itself plus noise. Approximate for
+    few members or many ties.
     """
     xp, reliable = floating(reliable)
     return predict(beta, rho * xp.sqrt(reliable), deviation)
