@@ -58,7 +58,7 @@ class _Expansion:
 
     def _nonzero(self, base: sp.Expr) -> sp.Expr:
         value = sp.cancel(base.subs(self.x, 0))
-        if value == 0 or not value.is_finite and value.is_number:
+        if value == 0 or (value.is_number and not value.is_finite):
             raise ZeroDivisionError("singular at 0")
         return value
 
