@@ -116,10 +116,16 @@ class Member:
         if not 0 <= self.seed < 2**64 or self.sign not in (1, -1) or self.rank < 1:
             raise InputError(f"a member needs 0 <= seed < 2**64, sign +1 or -1 and rank >= 1, not {self}")
 
-    def noise(self, name: str, shape: Sequence[int], start: int = 0, count: int | None = None) -> Float32:
-        """ε of one parameter, flat, positions start … start+count−1: float32 [count]."""
+    def noise(
+        self, name: str, shape: Sequence[int], start: int = 0, count: int | None = None, *, scale: float = 1.0
+    ) -> Float32:
+        """scale · ε of one parameter, flat, positions start … start+count−1: float32 [count].
+
+        The product is of two float32 numbers, correctly rounded, and a plain array: adding it to the weights gives the
+        same bits on every engine, where a fused multiply-add would not.
+        """
         epsilon = parameter_noise(self.seed, name, shape, self.family, start, count, rank=self.rank)
-        return epsilon if self.sign > 0 else np.negative(epsilon, out=epsilon)
+        return np.multiply(epsilon, np.float32(self.sign * scale), out=epsilon)
 
 
 def population(seed: int, n: int, family: str = "gaussian", rank: int = 1) -> list[Member]:

@@ -42,7 +42,7 @@ class Sampling:
     """How a policy is sampled; part of the policy.
 
     Attributes:
-        temperature: logits are divided by it; 0 is the limit, all mass on the largest logit (the first of equals).
+        temperature: logits are divided by it; 0 is the limit, all mass on the largest logit.
         max_tokens: a response with this many tokens and no stop token is truncated.
         top_k: only the k largest logits, and all equal to the k-th, have mass.
         top_p: after temperature and top-k, the fewest most likely tokens whose mass reaches top_p.
@@ -80,8 +80,7 @@ class Engine(Protocol):
     `apply_update`).
     """
 
-    checkpoint: "Checkpoint"
-    stop_tokens: frozenset[int]
+    checkpoint: "Checkpoint"  # its name, fingerprint, tokenizer, stop tokens and context length
     vocabulary: int  # V, the width of the logits
 
     def set_member(self, member: Member, sigma: float) -> None:
@@ -90,7 +89,7 @@ class Engine(Protocol):
         Always from the center, whatever member was set before.
 
         Raises:
-            InputError: sigma is negative or not finite, or the member has a weight that is not finite in this dtype.
+            InputError: sigma is negative or not finite.
         """
         ...
 
@@ -123,7 +122,8 @@ class Engine(Protocol):
         `first_sample` (to draw more). Engines that sample with their own generators agree in distribution only.
 
         Raises:
-            InputError: an empty prompt, or one that leaves no room for max_tokens in the context.
+            InputError: n < 1, an empty prompt or one that leaves no room for max_tokens in the context, or logits that
+                are not finite (sigma too large for the dtype).
         """
         ...
 
@@ -133,7 +133,11 @@ class Engine(Protocol):
         responses: Sequence[Sequence[Response]],
         sampling: Sampling,
     ) -> list[list[NDArray[np.float64]]]:
-        """Log-probability of every token of every response, [prompt][sample] -> [tokens], in nats; -inf is possible."""
+        """Log-probability of every token of every response, [prompt][sample] -> [tokens], in nats; -inf is possible.
+
+        Raises:
+            InputError: as `sample`.
+        """
         ...
 
     def next_token_logits(
@@ -148,5 +152,8 @@ class Engine(Protocol):
         token t was drawn from. Temperature, top-k and top-p are applied (-inf outside their set); not normalised, so
         that the caller can normalise in float64. The result takes 4 · positions · V bytes: the caller bounds it by
         the size of the block.
+
+        Raises:
+            InputError: as `sample`.
         """
         ...

@@ -1,0 +1,375 @@
+"""The default engine: a transformers model in this process, on CPU or GPU, in float32 unless told otherwise.
+
+A prompt's keys and values are computed once and shared by its responses, in sampling and in scoring: for short
+answers that is most of the work. Sampling is transformers' own `generate`, with a logits processor that leaves one
+token, the inverse of the policy's distribution function at the next number of the response's own uniform stream.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers.utils import logging as transformers_logging
+
+from esth.errors import InputError
+from esth.models.checkpoint import Checkpoint, one_line
+from esth.models.engine import Response, Sampling
+from esth.noise import Member, uniforms
+
+_SLICE = 1 << 20  # elements of a parameter perturbed at once: scratch memory of a few MB
+
+
+class TransformersEngine:
+    """See `esth.models.engine.Engine`.
+
+    Args:
+        checkpoint: from `load_checkpoint`.
+        device: of the model; a GPU where there is one.
+        dtype: of the model and of its center: "float32", "bfloat16" or "float16".
+        rows: responses in one batch. Results do not depend on it, up to the rounding of logits.
+        block_bytes: next-token logits held at once inside `score` and `next_token_logits`.
+
+    Raises:
+        InputError: weights that do not fit the architecture, parameters that the architecture renames or fuses, a
+            device or dtype that is not there.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        device: str | None = None,
+        dtype: str = "float32",
+        rows: int = 64,
+        block_bytes: int = 1 << 28,
+    ) -> None:
+        if dtype not in ("float32", "bfloat16", "float16"):
+            raise InputError(f"dtype must be float32, bfloat16 or float16, not {dtype}")
+        if rows < 1:
+            raise InputError(f"a batch needs at least one row, not {rows}")
+        self.checkpoint = checkpoint
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.model = _load(checkpoint, getattr(torch, dtype), self.device)
+        self.rows = rows
+        self.block_bytes = block_bytes
+        self.parameters = parameters_by_checkpoint_name(self.model, checkpoint)
+        self.vocabulary: int = self.model.get_output_embeddings().weight.shape[0]
+        self._center: dict[
+            str, torch.Tensor
+        ] = {}  # empty until it is first left: then the one extra copy of the weights
+        self._member: tuple[Member, float] | None = None
+
+    # The population
+
+    @torch.no_grad()
+    def set_member(self, member: Member, sigma: float) -> None:
+        if not 0 <= sigma < math.inf:
+            raise InputError(f"sigma must be finite and at least 0, not {sigma}")
+        if self._member == (member, sigma):
+            return
+        self._keep_center()
+        self._member = None
+        for name, parameter in self.parameters.items():
+            center = self._center[name].view(-1)
+            for part in _slices(parameter.numel()):
+                noise = member.noise(name, parameter.shape, part.start, part.stop - part.start, scale=sigma)
+                moved = torch.from_numpy(noise).to(self.device).add_(center[part])
+                parameter.view(-1)[part].copy_(moved)
+        self._member = (member, sigma)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for name, center in self._center.items():
+            self.parameters[name].copy_(center)
+        self._member = None
+
+    @torch.no_grad()
+    def apply_update(self, update: Sequence[tuple[Member, float]]) -> None:
+        for member, coefficient in update:
+            if not math.isfinite(coefficient):
+                raise InputError(f"the coefficient of {member} is {coefficient}")
+        self._keep_center()
+        for name, parameter in self.parameters.items():
+            center = self._center[name].view(-1)
+            for part in _slices(parameter.numel()):
+                count = part.stop - part.start
+                step = np.zeros(count, np.float32)
+                for member, coefficient in update:
+                    step += member.noise(name, parameter.shape, part.start, count, scale=coefficient)
+                center[part].copy_(torch.from_numpy(step).to(self.device).add_(center[part]))
+        self.restore()
+
+    def _keep_center(self) -> None:
+        if not self._center:
+            self._center = {name: parameter.clone() for name, parameter in self.parameters.items()}
+
+    # The policy
+
+    @torch.no_grad()
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        seed: int,
+        *,
+        prompt_ids: Sequence[int] | None = None,
+        first_sample: int = 0,
+    ) -> list[list[Response]]:
+        ids = range(len(prompts)) if prompt_ids is None else prompt_ids
+        if n < 1 or len(ids) != len(prompts):
+            raise InputError(f"n must be at least 1 and every prompt needs its id, not n={n}, {len(ids)} ids")
+        self._check_lengths(prompts, [sampling.max_tokens] * len(prompts))
+        who = ("center", 0) if self._member is None else (self._member[0].seed, self._member[0].sign)
+        found: dict[tuple[int, int], Response] = {}
+        for batch in self._batches(prompts, [n] * len(prompts), self.rows):
+            streams = [
+                uniforms("response", seed, *who, ids[row.prompt], first_sample + row.sample, count=sampling.max_tokens)
+                for row in batch
+            ]
+            for row, tokens in zip(batch, self._generate(prompts, batch, sampling, np.stack(streams)), strict=True):
+                found[row.prompt, row.sample] = self._response(tokens)
+        return [[found[prompt, sample] for sample in range(n)] for prompt in range(len(prompts))]
+
+    def _generate(
+        self, prompts: Sequence[Sequence[int]], batch: "list[_Row]", sampling: Sampling, streams: NDArray[np.float64]
+    ) -> list[list[int]]:
+        prefix = self._prefix(prompts, batch)
+        last = torch.tensor([[prompts[row.prompt][-1]] for row in batch], device=self.device)
+        width = prefix.mask.shape[1] + 1
+        config = GenerationConfig(
+            max_new_tokens=sampling.max_tokens,
+            do_sample=False,
+            eos_token_id=sorted(self.checkpoint.stop_tokens) or None,
+            pad_token_id=0,
+        )
+        draw = InverseCDF(sampling, torch.from_numpy(streams).to(self.device), width)
+        output = self.model.generate(
+            torch.cat([prefix.tokens, last], dim=1),
+            attention_mask=torch.cat([prefix.mask, torch.ones_like(last)], dim=1),
+            past_key_values=prefix.cache,
+            generation_config=config,
+            logits_processor=LogitsProcessorList([draw]),
+        )
+        return list(output[:, width:].tolist())
+
+    def _response(self, tokens: list[int]) -> Response:
+        for t, token in enumerate(tokens):
+            if token in self.checkpoint.stop_tokens:
+                return Response(tuple(tokens[: t + 1]), truncated=False)
+        return Response(tuple(tokens), truncated=True)
+
+    @torch.no_grad()
+    def score(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[Response]], sampling: Sampling
+    ) -> list[list[NDArray[np.float64]]]:
+        scores = [[np.empty(len(response.tokens)) for response in group] for group in responses]
+        for batch, start, logits in self._logits(prompts, responses):
+            for row, row_logits in zip(batch, logits, strict=True):
+                tokens = responses[row.prompt][row.sample].tokens[start : start + len(row_logits)]
+                policy = policy_logits(row_logits[: len(tokens)], sampling).double()
+                chosen = policy.gather(1, torch.tensor(tokens, device=self.device)[:, None])[:, 0]
+                log_p = chosen - _finite(policy.logsumexp(dim=1))
+                scores[row.prompt][row.sample][start : start + len(tokens)] = log_p.cpu().numpy()
+        return scores
+
+    @torch.no_grad()
+    def next_token_logits(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[Response]], sampling: Sampling
+    ) -> torch.Tensor:
+        first: dict[tuple[int, int], int] = {}
+        positions = 0
+        for i, group in enumerate(responses):
+            for j, response in enumerate(group):
+                first[i, j] = positions
+                positions += len(response.tokens)
+        result = torch.empty(positions, self.vocabulary, device=self.device)
+        for batch, start, logits in self._logits(prompts, responses):
+            for row, row_logits in zip(batch, logits, strict=True):
+                count = min(len(row_logits), len(responses[row.prompt][row.sample].tokens) - start)
+                if count > 0:
+                    at = first[row.prompt, row.sample] + start
+                    _finite(row_logits[:count].sum(dim=1))
+                    result[at : at + count] = policy_logits(row_logits[:count], sampling)
+        return result
+
+    def _logits(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[Response]]
+    ) -> Iterator[tuple["list[_Row]", int, torch.Tensor]]:
+        """Batches of rows, the first position of the block, the model's logits there [rows, positions, V]."""
+        if len(responses) != len(prompts):
+            raise InputError(f"{len(responses)} groups of responses for {len(prompts)} prompts")
+        longest = [max((len(response.tokens) for response in group), default=0) for group in responses]
+        self._check_lengths(prompts, longest)
+        budget = max(1, self.block_bytes // (4 * self.vocabulary))  # positions in a block
+        rows = max(1, min(self.rows, budget // max([1, *longest])))
+        for batch in self._batches(prompts, [len(group) for group in responses], rows):
+            tokens = [responses[row.prompt][row.sample].tokens for row in batch]
+            prefix = self._prefix(prompts, batch)
+            # Row t reads the token before it; what stands behind a shorter response is masked and never read.
+            read = [(prompts[row.prompt][-1], *said[:-1]) for row, said in zip(batch, tokens, strict=True)]
+            inputs, mask = _pad(read, self.device, left=False)
+            mask = torch.cat([prefix.mask, mask], dim=1)
+            positions = (mask.cumsum(1) - 1).clamp(min=0)
+            width, step = prefix.mask.shape[1], max(1, budget // len(batch))
+            for start in range(0, inputs.shape[1], step):
+                stop = min(start + step, inputs.shape[1])
+                output = self.model(
+                    inputs[:, start:stop],
+                    attention_mask=mask[:, : width + stop],
+                    position_ids=positions[:, width + start : width + stop],
+                    past_key_values=prefix.cache,
+                )
+                yield batch, start, output.logits.float()
+
+    def _prefix(self, prompts: Sequence[Sequence[int]], batch: "list[_Row]") -> "_Prefix":
+        """Keys and values of each prompt but its last token, computed once and laid out for the rows of the batch."""
+        unique = list(dict.fromkeys(row.prompt for row in batch))
+        tokens, mask = _pad([prompts[prompt][:-1] for prompt in unique], self.device, left=True)
+        cache = DynamicCache(config=self.model.config)
+        if tokens.shape[1] > 0:
+            positions = (mask.cumsum(1) - 1).clamp(min=0)
+            self.model(tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, logits_to_keep=1)
+        place = {prompt: at for at, prompt in enumerate(unique)}
+        rows = torch.tensor([place[row.prompt] for row in batch], device=self.device)
+        if tokens.shape[1] > 0:
+            cache.batch_select_indices(rows)
+        return _Prefix(tokens[rows], mask[rows], cache)
+
+    def _batches(self, prompts: Sequence[Sequence[int]], samples: Sequence[int], rows: int) -> Iterator["list[_Row]"]:
+        """All (prompt, sample), prompts of like length together, in batches of at most `rows`."""
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        everything = [_Row(prompt, sample) for prompt in order for sample in range(samples[prompt])]
+        for start in range(0, len(everything), rows):
+            yield everything[start : start + rows]
+
+    def _check_lengths(self, prompts: Sequence[Sequence[int]], room: Sequence[int]) -> None:
+        limit = self.checkpoint.context
+        for i, (prompt, more) in enumerate(zip(prompts, room, strict=True)):
+            if len(prompt) == 0:
+                raise InputError(f"prompt {i} is empty")
+            if limit is not None and len(prompt) + more > limit:
+                raise InputError(f"prompt {i}: {len(prompt)} + {more} tokens exceed the model's context of {limit}")
+
+
+class InverseCDF(LogitsProcessor):
+    """Leave the one token at which the policy's distribution function passes the row's next uniform number."""
+
+    def __init__(self, sampling: Sampling, streams: torch.Tensor, width: int) -> None:
+        self.sampling = sampling
+        self.streams = streams  # [rows, max_tokens]
+        self.width = width  # of the prompts
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        uniform = self.streams[:, input_ids.shape[1] - self.width, None]
+        mass = policy_logits(scores, self.sampling).double().softmax(dim=1).cumsum(dim=1)
+        token = torch.searchsorted(mass, uniform * _finite(mass[:, -1:]), right=True)
+        return torch.full_like(scores, -math.inf).scatter_(1, token, 0.0)
+
+
+def policy_logits(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """The model's logits [..., V] as those of the policy: over temperature, -inf outside the top-k and top-p sets."""
+    if sampling.temperature == 0:
+        best = logits.argmax(dim=-1, keepdim=True)
+        return torch.full_like(logits, -math.inf).scatter_(-1, best, 0.0)
+    logits = logits / sampling.temperature
+    if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
+        smallest = logits.topk(sampling.top_k, dim=-1).values[..., -1:]
+        logits = logits.masked_fill(logits < smallest, -math.inf)
+    if sampling.top_p is not None and sampling.top_p < 1:
+        ordered, index = logits.sort(dim=-1, descending=True, stable=True)
+        mass = ordered.double().softmax(dim=-1)
+        reached = mass.cumsum(dim=-1) - mass >= sampling.top_p  # by the tokens before it
+        reached[..., 0] = False
+        logits = logits.masked_fill(reached.scatter(-1, index, reached), -math.inf)
+    return logits
+
+
+def parameters_by_checkpoint_name(model: torch.nn.Module, checkpoint: Checkpoint) -> dict[str, torch.nn.Parameter]:
+    """Every parameter once, under the name it has in the checkpoint (tied ones under the name that is stored).
+
+    Raises:
+        InputError: the model holds a parameter that the checkpoint does not, renamed beyond a prefix, fused or split:
+            its noise would not be the noise of the same member elsewhere.
+    """
+    prefix = getattr(model, "base_model_prefix", "") + "."
+    stored = checkpoint.tensors
+    parameters: dict[str, torch.nn.Parameter] = {}
+    missing: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        aliases = (name, name.removeprefix(prefix), prefix + name)
+        match = next((a for a in aliases if a in stored and stored[a].shape == tuple(parameter.shape)), None)
+        if match is None:
+            missing[id(parameter)] = name
+        elif id(parameter) not in map(id, parameters.values()):
+            parameters[match] = parameter
+    missing = {key: name for key, name in missing.items() if key not in map(id, parameters.values())}
+    if missing:
+        raise InputError(f"{checkpoint.name}: the model's {next(iter(missing.values()))} is not stored as such")
+    return parameters
+
+
+def _load(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Any:
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            checkpoint.folder,
+            dtype=dtype,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=checkpoint.trust_remote_code,
+            output_loading_info=True,
+        )
+        model, report = loaded
+        model = model.to(device)
+    except Exception as error:  # unknown architecture, no such device, memory: one line for the user
+        raise InputError(f"{checkpoint.name} does not load: {one_line(error)}") from error
+    finally:
+        if bars:
+            transformers_logging.enable_progress_bar()
+    lost = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
+    if lost:
+        raise InputError(f"{checkpoint.name}: its weights do not fit its config, for one {lost[0]}")
+    model.generation_config = GenerationConfig()  # the checkpoint's own defaults would change the policy
+    return model.eval().requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class _Row:
+    prompt: int
+    sample: int
+
+
+@dataclass
+class _Prefix:
+    tokens: torch.Tensor  # [rows, width], padded on the left
+    mask: torch.Tensor
+    cache: DynamicCache
+
+
+def _pad(sequences: Sequence[Sequence[int]], device: torch.device, *, left: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    width = max(len(sequence) for sequence in sequences)
+    tokens = torch.zeros(len(sequences), width, dtype=torch.long)
+    mask = torch.zeros_like(tokens)
+    for i, sequence in enumerate(sequences):
+        at = slice(width - len(sequence), width) if left else slice(0, len(sequence))
+        tokens[i, at] = torch.tensor(sequence, dtype=torch.long)
+        mask[i, at] = 1
+    return tokens.to(device), mask.to(device)
+
+
+def _slices(count: int) -> Iterator[slice]:
+    for start in range(0, count, _SLICE):
+        yield slice(start, min(start + _SLICE, count))
+
+
+def _finite(normaliser: torch.Tensor) -> torch.Tensor:
+    if not normaliser.isfinite().all():
+        raise InputError("the model's logits are not finite: sigma too large for the dtype, or broken weights")
+    return normaliser
