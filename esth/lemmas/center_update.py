@@ -3,21 +3,27 @@
 θ⁺ = θ + Δ, Δ = (α/N)Σzᵢεᵢ with Σzᵢ = 0 and mean z² = 1, β = α/σ. C_K(θ) = E_x[1 − (1−p_θ(x))ᴷ].
 
 P4.1  Rᵢ = pᵢ − p − σ∇p·εᵢ and r_Δ, the same remainder at Δ: |[p_{θ⁺} − p] − [p̄_w − p̄]| <= β·sd(R) + |r_Δ|.
-      |Rᵢ| <= (L/2)σ²‖εᵢ‖² for L-Lipschitz ∇p; |Rᵢ| <= span²/8 for a categorical policy with logits affine in θ.
+      |Rᵢ| <= (L/2)σ²‖εᵢ‖² for L-Lipschitz ∇p, and in logit space L = 1/(3√3) is sharp;
+      |Rᵢ| <= span²/(12√3), sharp, for a categorical policy with logits affine in θ.
 P4.2  If βρ sd(p) > R on a prompt, pass@K rises there for every K, by at least φ_K(max(0, p + βρ sd(p) − R)) − φ_K(p).
 P4.3  C_K(population) − C_K(θ) = mixture part + stratification part (L2.2); beside it C_K(θ⁺) − C_K(θ).
 P4.4  z independent of ε: E‖Δ‖² = α²d/N, and the random part changes C_K by α² tr H/(2N); signal beats it when
-      N >> α|tr H|/(2ρ‖∇C_K‖). Linear noiseless fitness: E‖Δ‖² = α²(d+N−2)/N.
+      N >> α|tr H|/(2ρ‖∇C_K‖). Linear noiseless fitness, Gaussian noise: E‖Δ‖² = α²(d+N−2)/N.
 
 Members on axis −1 of scalars (successes, fitness, z) and on axis −2 of noise [..., N, d].
 """
 
+import math
 from dataclasses import dataclass
 
 from esth._array import Array, check_probability, floating
 from esth.check import Bracket, Check, judge_bracket, judge_equal
 from esth.coverage import at_least_one, mean_success, population_success
 from esth.errors import InputError
+
+
+LOGIT_LIPSCHITZ = 1.0 / (3.0 * math.sqrt(3.0))
+"""Sharp Lipschitz constant of ∇p in a softmax's logits: a unit change has span at most √2 (P4.1)."""
 
 
 def center_step(z: Array, epsilon: Array, alpha: float) -> Array:
@@ -46,19 +52,26 @@ def transfer_bound(remainders: Array, step_remainder: Array, beta: float) -> Arr
 
 
 def lipschitz_remainder(lipschitz: float, displacement: Array) -> Array:
-    """|R| <= (L/2)‖δ‖² for an L-Lipschitz gradient (P4.1; L = ½ in logit space): displacement [..., d] -> [...]."""
+    """|R| <= (L/2)‖δ‖² for an L-Lipschitz gradient (P4.1): displacement [..., d] -> [...].
+
+    Of success as a function of a softmax's logits the smallest L is `LOGIT_LIPSCHITZ`.
+    """
     xp, displacement = floating(displacement)
     return 0.5 * lipschitz * xp.sum(displacement * displacement, axis=-1)
 
 
 def softmax_remainder(logit_change: Array) -> Array:
-    """|R| <= span(u)²/8 for a softmax whose logits move by u, affine in θ (P4.1): [..., V] -> [...]."""
+    """|R| <= span(u)²/(12√3) for a softmax whose logits move by u, affine in θ (P4.1): [..., V] -> [...].
+
+    |p″| <= span²/(6√3) along the line, for any number of categories and any accepted set; a single accepted category
+    with p = (1 ± 1/√3)/2 reaches the bound as span -> 0 (proofs/center_update.py).
+    """
     xp, u = floating(logit_change)
-    return (xp.max(u, axis=-1) - xp.min(u, axis=-1)) ** 2 / 8.0
+    return (xp.max(u, axis=-1) - xp.min(u, axis=-1)) ** 2 / (12.0 * math.sqrt(3.0))
 
 
 def typical_remainder(hessian: Array, sigma: float) -> Array:
-    """sd(Rᵢ) ≈ σ²‖∇²p‖_F/√2, leading order for Gaussian noise (P4.1): hessian [..., d, d] -> [...]."""
+    """sd(Rᵢ) ≈ σ²‖∇²p‖_F/√2, leading order for Gaussian noise only (P4.1): hessian [..., d, d] -> [...]."""
     xp, hessian = floating(hessian)
     return sigma**2 * xp.sqrt(xp.sum(hessian * hessian, axis=(-2, -1)) / 2.0)
 
@@ -103,7 +116,7 @@ def matching_success(members: Array) -> Array:
 
 
 def step_square(alpha: float, d: int, n: int, *, linear: bool = False) -> float:
-    """E‖Δ‖²: α²d/N for z independent of ε, α²(d+N−2)/N for linear noiseless fitness (P4.4)."""
+    """E‖Δ‖²: α²d/N for z independent of ε, α²(d+N−2)/N for linear noiseless fitness and Gaussian noise (P4.4)."""
     return alpha**2 * (d + n - 2 if linear else d) / n
 
 

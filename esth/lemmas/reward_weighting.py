@@ -6,7 +6,7 @@ L3.2  wᵢ = (1 + βzᵢ)/N: gain = β·ρ(f,p)·sd(p), exactly.
 L3.3  w ∝ e^{βf}: d p̄_w/dβ = Cov_w(f, p); non-decreasing for similarly ordered f and p, otherwise it can reverse.
 L3.4  w >= 0, pᵢ < 1, M responses allotted as M·wᵢ: the log-failure falls by M·Cov(N w, −log(1−p)).
 L3.5  Noisy fitness f = p + noise: ρ is attenuated by √reliability, reliability = Var(p)/(Var(p) + E noise variance).
-L3.6  w independent of ε: the factor of L1.1 becomes 1 − 1/N_eff; linear fitness loses β²ĝᵀFĝ/tr F more.
+L3.6  w independent of ε: the factor of L1.1 becomes 1 − 1/N_eff; linear fitness loses β²(1−2/N)ĝᵀFĝ/tr F more.
 
 Fitness, weights and successes: members on the last axis, [..., N] -> [...]. Statistics use 1/N.
 """
@@ -115,13 +115,17 @@ def weighting_price(weights: Array) -> Array:
     return 1.0 - 1.0 / effective_size(weights)
 
 
-def linear_fitness_loss(beta: float, fisher: Array, gradient: Array) -> Array:
-    """β²ĝᵀFĝ/tr F, the further relative loss of diversity when the fitness is linear in ε (L3.6); ĝ = gradient/norm."""
+def linear_fitness_loss(beta: float, fisher: Array, gradient: Array, n: int) -> Array:
+    """β²(1 − 2/N)·ĝᵀFĝ/tr F: what the linear tilt loses of diversity beyond `weighting_price` when f = g·ε (L3.6).
+
+    E Σwᵢ(εᵢ−ε̄_w)ᵀF(εᵢ−ε̄_w)/tr F is the factor 1 − (1+β²)/N of weights independent of the noise less this, exactly for
+    Gaussian noise. fisher [..., d, d], gradient g [..., d] (any length) -> [...].
+    """
     xp, fisher, gradient = floating(fisher, gradient)
     square = xp.sum(gradient * gradient, axis=-1)
     form = xp.sum(xp.matmul(fisher, gradient[..., None])[..., 0] * gradient, axis=-1)
     total = xp.linalg.trace(fisher) * square
-    return beta**2 * form / xp.where(total > 0, total, 1.0)
+    return beta**2 * (1.0 - 2.0 / n) * form / xp.where(total > 0, total, 1.0)
 
 
 def check_identity(fitness: Array, p: Array, beta: float) -> Check:

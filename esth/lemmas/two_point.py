@@ -3,9 +3,11 @@
 (1/(Nσ)) Σ fᵢεᵢ over pairs ±ε is (2/N) Σ_pairs (f₊ − f₋)/(2σ)·ε, algebraically. At equal evaluations N, with V = Var f,
 C = Cov(f₊, f₋) within a pair and C′ = Cov(f_i, f_j) of unpaired members:
 
-per coordinate, one-point with mean baseline ≈ (V − C′)/(σ²N), two-point ≈ (V − C)/(σ²N), up to O(1/d):
-two-point wins iff C > C′. Small σ, linear J, noise variance τ² with correlations c, c′, Gaussian directions:
-one-point [‖∇J‖² + (∂_kJ)² + τ²(1−c′)/σ²]/N, two-point [2(‖∇J‖² + (∂_kJ)²) + τ²(1−c)/σ²]/N.
+averaged over coordinates, one-point with mean baseline ≈ (V − C′)/(σ²N), two-point ≈ (V − C)/(σ²N), so that two-point
+wins iff C > C′. The relative correction is κ/d, κ = E[D²(‖ε‖²−d)]/E D² for the difference D that is squared: O(1/d)
+where D depends on few directions (linear J: κ = 2), and never more than √(2 E D⁴/d)/E D² in size.
+Small σ, linear J, noise variance τ² with correlations c, c′, Gaussian directions, exactly:
+one-point [‖∇J‖² + (∂_kJ)² + τ²(1−c′)/σ²]/(N−1), two-point [2(‖∇J‖² + (∂_kJ)²) + τ²(1−c)/σ²]/N.
 """
 
 from esth._array import Array, floating
@@ -40,7 +42,7 @@ def two_point_estimate(fitness: Array, epsilon: Array, sigma: float) -> Array:
 
 
 def predict(variance: Array, covariance: Array, sigma: float, n: int) -> Array:
-    """(V − C)/(σ²N), variance of one coordinate of either estimate, up to O(1/d) of it.
+    """(V − C)/(σ²N), variance of either estimate averaged over coordinates, up to κ/d (above) and 1/N of it.
 
     `covariance` is C, within a pair, for the two-point estimate, and C′, of unpaired members, for the one-point one.
     """
@@ -51,11 +53,14 @@ def predict(variance: Array, covariance: Array, sigma: float, n: int) -> Array:
 def predict_linear(
     gradient: Array, noise_variance: float, correlation: float, sigma: float, n: int, *, two_point: bool
 ) -> Array:
-    """Variance of each coordinate for a linear objective with additive noise, small σ (T5): gradient [d] -> [d]."""
+    """Variance of each coordinate for a linear objective with additive noise, Gaussian directions (T5): [d] -> [d].
+
+    Exact for `one_point_estimate` and `two_point_estimate`: the baseline costs one of the N evaluations.
+    """
     xp, gradient = floating(gradient)
     signal = xp.sum(gradient * gradient, axis=-1, keepdims=True) + gradient * gradient
     noise = noise_variance * (1.0 - correlation) / sigma**2
-    return ((2.0 if two_point else 1.0) * signal + noise) / n
+    return (2.0 * signal + noise) / n if two_point else (signal + noise) / (n - 1)
 
 
 def two_point_wins(within: Array, across: Array) -> Array:
