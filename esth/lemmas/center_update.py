@@ -21,7 +21,6 @@ from esth.check import Bracket, Check, judge_bracket, judge_equal
 from esth.coverage import at_least_one, mean_success, population_success
 from esth.errors import InputError
 
-
 LOGIT_LIPSCHITZ = 1.0 / (3.0 * math.sqrt(3.0))
 """Sharp Lipschitz constant of ∇p in a softmax's logits: a unit change has span at most √2 (P4.1)."""
 
