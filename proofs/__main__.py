@@ -29,15 +29,9 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    parser = _Parser(
-        prog="python -m proofs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "lemma", nargs="*", help=f"one of {', '.join(LEMMAS.values())}, or a statement like L1.3"
-    )
-    parser.add_argument(
-        "--claim", metavar="NAME=VALUE", action="append", default=[], help="a constant to put in"
-    )
+    parser = _Parser(prog="python -m proofs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("lemma", nargs="*", help=f"one of {', '.join(LEMMAS.values())}, or a statement like L1.3")
+    parser.add_argument("--claim", metavar="NAME=VALUE", action="append", default=[], help="a constant to put in")
     options = parser.parse_args(arguments)
     chosen = [_lemma(parser, name) for name in options.lemma] or [(module, "") for module in LEMMAS.values()]
     try:
@@ -92,19 +86,18 @@ def _report(loaded: list, constants: dict) -> int:
         for outcome in outcomes(module, statement, **mine):
             s, ok = outcome.step, outcome.failure is None
             mark = "[green]✓[/]" if ok else "[red]✗[/]"
-            console.print(f"{mark} [bold]{s.statement}[/]  {escape(s.title)}")
+            console.print(f"{mark} [bold]{s.statement}[/]  {escape(s.title)}", soft_wrap=True)
             console.print(f"    {escape(s.claim)}", soft_wrap=True)
             console.print(
                 f"    [dim]{escape(s.method)} · {escape(s.scope)} · {_plural(outcome.checks, 'check')}"
-                f" · {outcome.seconds:.2f} s[/]"
+                f" · {outcome.seconds:.2f} s[/]",
+                soft_wrap=True,
             )
             if not ok:
                 console.print(f"    [red]{escape(str(outcome.failure))}[/]", soft_wrap=True)
             proved, failed, checks = proved + ok, failed + (not ok), checks + outcome.checks
     verdict = (
-        f"[red]{_plural(failed, 'step')} failed[/], {proved} proved"
-        if failed
-        else f"{_plural(proved, 'step')} proved"
+        f"[red]{_plural(failed, 'step')} failed[/], {proved} proved" if failed else f"{_plural(proved, 'step')} proved"
     )
     console.print(f"\n{verdict} with {_plural(checks, 'check')} in {time.perf_counter() - start:.1f} s")
     return int(failed > 0)

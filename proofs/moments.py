@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 
 import sympy as sp
 
+from proofs.series import polynomial
+
 Law = Callable[[int], sp.Expr]
 """The k-th moment of a law, for every k >= 0."""
 
@@ -29,7 +31,7 @@ def symmetric(kurtosis: sp.Expr) -> Law:
     return moment
 
 
-def expectation(polynomial: sp.Expr, noise: Iterable[sp.Symbol], law: Law = gaussian) -> sp.Expr:
-    """E of a `polynomial` in the independent symbols `noise`, each of the given `law`, exactly."""
-    terms = sp.Poly(polynomial, *noise).terms()
+def expectation(expression: sp.Expr, noise: Iterable[sp.Symbol], law: Law = gaussian) -> sp.Expr:
+    """E of a polynomial in the independent symbols `noise`, each of the given `law`, exactly."""
+    terms = sp.Poly(polynomial(expression), *noise).terms()
     return sp.Add(*(weight * sp.Mul(*(law(k) for k in powers)) for powers, weight in terms))
