@@ -200,10 +200,10 @@ def _plain(text: str) -> str:
     text = text.translate(_SPACES)
     if "\\" not in text and "{,}" not in text:
         return text
-    text = _TEXT.sub(r"\1", text)
     for pattern, replacement in _LATEX:
         text = pattern.sub(replacement, text)
-    return _FRACTION.sub(_spell_fraction, text)
+    # Text commands come last: only now are the braces of fractions and thousands gone from inside them.
+    return _TEXT.sub(r"\1", _FRACTION.sub(_spell_fraction, text))
 
 
 def _spell_fraction(found: re.Match[str]) -> str:
