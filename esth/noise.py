@@ -19,10 +19,12 @@ moments are 0 (`tests/test_noise.py` computes all this from the tables). Speed: 
 """
 
 import hashlib
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import index
 from statistics import NormalDist
 from typing import Any
 
@@ -147,8 +149,8 @@ def population(seed: int, n: int, family: str = "gaussian", rank: int = 1) -> li
 
 
 def hashed(*key: int | str, bits: int = 64) -> int:
-    """An integer of `bits` bits, the BLAKE2b hash of a key of integers and strings."""
-    text = "\0".join(f"{type(part).__name__}:{part}" for part in key)
+    """An integer of `bits` bits: the BLAKE2b hash of a key of integers and strings, written as a JSON list."""
+    text = json.dumps([part if isinstance(part, str) else index(part) for part in key])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=bits // 8).digest(), "little")
 
 
@@ -220,10 +222,10 @@ def _normals(key: int, start: int, count: int) -> Float32:
         part = out[max(low, 0) : low + chunk]
         here = max(-low, 0)  # the first word of an odd slice holds one normal too many
         raw = stream.random_raw((here + len(part) + 1) // 2)
-        index = raw.astype("<u8", copy=False).view("<u2")[2 * here :]
+        pair = raw.astype("<u8", copy=False).view("<u2")[2 * here :][: 2 * len(part)]
         # "clip": no 16-bit index is outside the table, and NumPy is twice as fast without the check.
-        first.take(index[0 : 2 * len(part) : 2], mode="clip", out=part)
-        part += second.take(index[1 : 2 * len(part) : 2], mode="clip")
+        first.take(pair[0::2], mode="clip", out=part)
+        part += second.take(pair[1::2], mode="clip")
     return out
 
 

