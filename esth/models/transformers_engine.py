@@ -7,7 +7,8 @@ token, the inverse of the policy's distribution function at the next number of t
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +19,13 @@ from transformers.utils import logging as transformers_logging
 
 from esth.errors import InputError
 from esth.models.checkpoint import Checkpoint, one_line
-from esth.models.engine import Response, Sampling
+from esth.models.engine import Engine, Response, Sampling
 from esth.noise import Member, uniforms
 
 _SLICE = 1 << 20  # elements of a parameter perturbed at once: scratch memory of a few MB
 
 
-class TransformersEngine:
+class TransformersEngine(Engine):
     """See `esth.models.engine.Engine`.
 
     Args:
@@ -53,8 +54,10 @@ class TransformersEngine:
         if rows < 1:
             raise InputError(f"a batch needs at least one row, not {rows}")
         self.checkpoint = checkpoint
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.model = _load(checkpoint, getattr(torch, dtype), self.device)
+        self.model = _load(
+            checkpoint, getattr(torch, dtype), device or ("cuda" if torch.cuda.is_available() else "cpu")
+        )
+        self.device: torch.device = self.model.device
         self.rows = rows
         self.block_bytes = block_bytes
         self.parameters = parameters_by_checkpoint_name(self.model, checkpoint)
@@ -66,21 +69,12 @@ class TransformersEngine:
 
     # The population
 
-    @torch.no_grad()
     def set_member(self, member: Member, sigma: float) -> None:
         if not 0 <= sigma < math.inf:
             raise InputError(f"sigma must be finite and at least 0, not {sigma}")
-        if self._member == (member, sigma):
-            return
-        self._keep_center()
-        self._member = None
-        for name, parameter in self.parameters.items():
-            center = self._center[name].view(-1)
-            for part in _slices(parameter.numel()):
-                noise = member.noise(name, parameter.shape, part.start, part.stop - part.start, scale=sigma)
-                moved = torch.from_numpy(noise).to(self.device).add_(center[part])
-                parameter.view(-1)[part].copy_(moved)
-        self._member = (member, sigma)
+        if self._member != (member, sigma):
+            self._displace(partial(member.noise, scale=sigma))
+            self._member = (member, sigma)
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -93,20 +87,36 @@ class TransformersEngine:
         for member, coefficient in update:
             if not math.isfinite(coefficient):
                 raise InputError(f"the coefficient of {member} is {coefficient}")
-        self._keep_center()
-        for name, parameter in self.parameters.items():
-            center = self._center[name].view(-1)
-            for part in _slices(parameter.numel()):
-                count = part.stop - part.start
-                step = np.zeros(count, np.float32)
-                for member, coefficient in update:
-                    step += member.noise(name, parameter.shape, part.start, count, scale=coefficient)
-                center[part].copy_(torch.from_numpy(step).to(self.device).add_(center[part]))
-        self.restore()
 
-    def _keep_center(self) -> None:
+        def step(name: str, shape: Sequence[int], start: int, count: int) -> NDArray[np.float32]:
+            total = np.zeros(count, np.float32)
+            for member, coefficient in update:
+                total += member.noise(name, shape, start, count, scale=coefficient)
+            return total
+
+        self._displace(step)
+        for name, center in self._center.items():
+            center.copy_(self.parameters[name])
+
+    @torch.no_grad()
+    def _displace(self, step: Callable[[str, Sequence[int], int, int], NDArray[np.float32]]) -> None:
+        """Parameters = center + step(name, shape, start, count), in float32, rounded once to the model's dtype.
+
+        By slices, so that no more than the center is held besides. Interrupted, the model is the center.
+        """
         if not self._center:
             self._center = {name: parameter.clone() for name, parameter in self.parameters.items()}
+        self._member = None
+        try:
+            for name, parameter in self.parameters.items():
+                flat, center = parameter.view(-1), self._center[name].view(-1)
+                for start in range(0, len(flat), _SLICE):
+                    part = slice(start, min(start + _SLICE, len(flat)))
+                    moved = torch.from_numpy(step(name, parameter.shape, start, part.stop - start))
+                    flat[part].copy_(moved.to(self.device).add_(center[part]))
+        except BaseException:
+            self.restore()
+            raise
 
     # The policy
 
@@ -323,7 +333,7 @@ def parameters_by_checkpoint_name(model: torch.nn.Module, checkpoint: Checkpoint
     return parameters
 
 
-def _load(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> Any:
+def _load(checkpoint: Checkpoint, dtype: torch.dtype, device: str) -> Any:
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
@@ -385,11 +395,6 @@ def _pad(sequences: Sequence[Sequence[int]], device: torch.device, *, left: bool
         tokens[i, at] = torch.tensor(sequence, dtype=torch.long)
         mask[i, at] = 1
     return tokens.to(device), mask.to(device)
-
-
-def _slices(count: int) -> Iterator[slice]:
-    for start in range(0, count, _SLICE):
-        yield slice(start, min(start + _SLICE, count))
 
 
 def _finite(logits: torch.Tensor) -> torch.Tensor:
