@@ -224,8 +224,8 @@ def _tree(rng: random.Random, numbers: list[int]) -> tuple[Fraction | None, str,
 
 _NAMING = (
     "{a}", "{a}.", "({a})", "**{a}**", "Answer: {a}", "The answer is {a}.", "\\boxed{{{a}}}",
-    "\\boxed{{\\text{{{a}}}}}", "The correct answer is ({a}) since {b} fails.", "{a}. Mitosis", "{b} is wrong.\n\n**Answer:** {a}",
-    "Answer: {b}. No, answer: {a}",
+    "\\boxed{{\\text{{{a}}}}}", "The correct answer is ({a}) since {b} fails.", "{a}. Mitosis",
+    "{b} is wrong.\n\n**Answer:** {a}", "Answer: {b}. No, answer: {a}",
 )  # fmt: skip
 _NAMING_NONE = (
     "{a} or {b}", "The answer is {a} or {b}.", "A) one\nB) two\nC) three\nD) four", "A planet.", "{a}{b}", "",

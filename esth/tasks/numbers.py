@@ -82,7 +82,7 @@ _AFTER_OPERAND = re.compile(r"[0-9)}%] $")
 # … and directly after it.
 _SYMBOLIC = re.compile(
     r"[ )]?(?:π|√|\^|\\(?:pi|sqrt|[dt]?frac|log|ln|sin|cos|tan|theta|alpha|beta|binom)(?![A-Za-z]))"
-    r"|\*\*[0-9(]|:[0-9]|[\d²³¹⁰-ⁿ½¼¾⅐-⅞]|(?: ?[nxyz]|[ik])(?![A-Za-z])"
+    r"|\*\*[0-9(]|:[0-9]|[eE][-+]?[0-9]|[\d²³¹⁰-ⁿ½¼¾⅐-⅞]|(?: ?[nxyz]|[ik])(?![A-Za-z])"
 )
 
 _SPACES = str.maketrans({"\u00a0": " ", "\u2009": " ", "\u202f": " ", "\t": " ", "−": "-"})

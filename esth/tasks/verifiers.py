@@ -111,8 +111,8 @@ def countdown(response: str, problem: Problem) -> bool:
     sides = [side.strip() for side in line.split("=")]
     if len(sides) == 2 and problem.answer in sides:
         sides.remove(problem.answer)
-    # Compared as text: a value that is no whole number is spelled with a slash, and no reference is ever converted.
-    return len(sides) == 1 and str(evaluate(sides[0], problem.numbers)) == problem.answer
+    value = evaluate(sides[0], problem.numbers) if len(sides) == 1 else None
+    return value is not None and str(value) == problem.answer
 
 
 def math(response: str, problem: Problem) -> bool:
