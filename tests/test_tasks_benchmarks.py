@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from esth.errors import InputError
-from esth.tasks import Problem, encode, load_task, render
+from esth.tasks import Problem, load_task
 from esth.tasks.benchmarks import BENCHMARKS
 from esth.tasks.numbers import read_reference
 
@@ -154,35 +154,6 @@ def test_gpqa_options_are_shuffled_for_good(tmp_path: Path) -> None:
     counts = [sum(p.answer == x for p in problems) for x in "ABCD"]
     assert sum((c - 50) ** 2 / 50 for c in counts) < 16.3  # χ² with 3 degrees of freedom, 1 in 1000
     assert problems == load_task("gpqa", data=tmp_path, seed=9).problems
-
-
-class Tokenizer:
-    """Characters as tokens, with a beginning token 1 that plain text gets added and the chat template writes itself."""
-
-    def __init__(self, chat: bool) -> None:
-        self.chat_template = "…" if chat else None
-
-    def apply_chat_template(self, messages: list[dict[str, str]], **options: object) -> str:
-        assert options.pop("tokenize") is False and options.pop("add_generation_prompt") is True
-        turns = "".join(f"<{m['role']}>{m['content']}" for m in messages)
-        return f"\x01{turns}<assistant>{options or ''}"
-
-    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
-        return {"input_ids": [1] * add_special_tokens + [ord(c) for c in text]}
-
-
-def test_render_and_encode() -> None:
-    problem = Problem(id="", prompt="Hi", answer="")
-    assert render(Tokenizer(chat=False), problem) == "Hi"
-    assert render(Tokenizer(chat=False), problem, system="Be.") == "Be.\n\nHi"
-    assert render(Tokenizer(chat=True), problem) == "\x01<user>Hi<assistant>"
-    assert (
-        render(Tokenizer(chat=True), problem, system="Be.", thinking=1)
-        == "\x01<system>Be.<user>Hi<assistant>{'thinking': 1}"
-    )
-    for chat in (False, True):
-        tokens = encode(Tokenizer(chat), problem)
-        assert tokens.count(1) == 1 and tokens[0] == 1
 
 
 def test_template_places(tmp_path: Path) -> None:
