@@ -10,6 +10,7 @@ import argparse
 import importlib
 import sys
 import time
+from fractions import Fraction
 from typing import NoReturn
 
 LEMMAS = {
@@ -38,25 +39,26 @@ def main(arguments: list[str] | None = None) -> int:
         import sympy
 
         import proofs.intervals  # noqa: F401
-        from proofs.step import steps
+        from proofs.step import select
     except ModuleNotFoundError as error:
         parser.error(f"{error.name} is not installed: pip install 'esth[proofs]'")
 
-    loaded = [(importlib.import_module(f"proofs.{name}"), statement) for name, statement in chosen]
-    claimed = {name for module, _ in loaded for s in steps(module) for name in s.constants}
+    modules = [(importlib.import_module(f"proofs.{name}"), statement) for name, statement in chosen]
+    selected = [(module, statement, select(module, statement)) for module, statement in modules]
+    for _, statement, found in selected:
+        if not found:
+            parser.error(f"no step proves a part of {statement}")
+    claimed = {name for _, _, found in selected for s in found for name in s.constants}
     constants = {}
     for claim in options.claim:
         name, _, value = claim.partition("=")
         if name not in claimed:
             parser.error(f"no step claims a constant named {name!r}; there are {', '.join(sorted(claimed))}")
         try:
-            constants[name] = sympy.Rational(value)
-        except (TypeError, ValueError):
+            constants[name] = sympy.Rational(Fraction(value))
+        except (ValueError, ZeroDivisionError):
             parser.error(f"{claim!r} is not NAME=VALUE with a rational VALUE, like 1/2 or 0.505")
-    for module, statement in loaded:
-        if not any(s.statement.startswith(statement) for s in steps(module)):
-            parser.error(f"no step proves a part of {statement}")
-    return _report(loaded, constants)
+    return _report(selected, constants)
 
 
 def _lemma(parser: _Parser, name: str) -> tuple[str, str]:
@@ -70,16 +72,16 @@ def _lemma(parser: _Parser, name: str) -> tuple[str, str]:
     return LEMMAS[number], name.upper()
 
 
-def _report(loaded: list, constants: dict) -> int:
+def _report(selected: list, constants: dict) -> int:
     from rich.console import Console
     from rich.markup import escape
 
-    from proofs.step import outcomes, steps
+    from proofs.step import outcomes
 
     console = Console(highlight=False)
     start, proved, failed, checks = time.perf_counter(), 0, 0, 0
-    for module, statement in loaded:
-        mine = {name: v for name, v in constants.items() if any(name in s.constants for s in steps(module))}
+    for module, statement, found in selected:
+        mine = {name: value for name, value in constants.items() if any(name in s.constants for s in found)}
         if constants and not mine:
             continue
         console.print(f"\n[bold]{module.__name__.removeprefix('proofs.')}[/] · {_headline(module.__doc__)}")
@@ -88,11 +90,10 @@ def _report(loaded: list, constants: dict) -> int:
             mark = "[green]✓[/]" if ok else "[red]✗[/]"
             console.print(f"{mark} [bold]{s.statement}[/]  {escape(s.title)}", soft_wrap=True)
             console.print(f"    {escape(s.claim)}", soft_wrap=True)
-            console.print(
-                f"    [dim]{escape(s.method)} · {escape(s.scope)} · {_plural(outcome.checks, 'check')}"
-                f" · {outcome.seconds:.2f} s[/]",
-                soft_wrap=True,
-            )
+            facts = [s.method, s.scope, _plural(outcome.checks, "check"), f"{outcome.seconds:.2f} s"]
+            if s.constants:
+                facts.insert(2, "claims " + ", ".join(f"{name} = {c}" for name, c in s.constants.items()))
+            console.print(f"    [dim]{escape(' · '.join(facts))}[/]", soft_wrap=True)
             if not ok:
                 console.print(f"    [red]{escape(str(outcome.failure))}[/]", soft_wrap=True)
             proved, failed, checks = proved + ok, failed + (not ok), checks + outcome.checks

@@ -21,7 +21,7 @@ from proofs.step import ProofError, checked
 Side = tuple[Any, Any]
 """Exact endpoints of an interval: int, Fraction or SymPy rational."""
 
-FUNCTIONS = {
+FUNCTIONS: dict[Any, Callable[[arb], arb]] = {
     sp.exp: arb.exp,
     sp.log: arb.log,
     sp.sqrt: arb.sqrt,

@@ -80,6 +80,11 @@ def steps(module: ModuleType) -> list[Step]:
     ]
 
 
+def select(module: ModuleType, statement: str) -> list[Step]:
+    """The steps of `module` whose number starts with `statement`: all of them for ""."""
+    return [s for s in steps(module) if s.statement.startswith(statement)]
+
+
 _checks = 0
 
 
@@ -90,11 +95,11 @@ def checked() -> None:
 
 
 def outcomes(module: ModuleType, statement: str = "", **constants: Any) -> Iterator[Outcome]:
-    """Run the steps of `module` whose number starts with `statement`, one by one, failing or not.
+    """Run the selected steps of `module` one by one, whether or not they fail.
 
     With `constants`, only the steps that claim one of them are run, with that value in place of their own.
     """
-    selected = [s for s in steps(module) if s.statement.startswith(statement)]
+    selected = select(module, statement)
     if unknown := set(constants) - {name for s in selected for name in s.constants}:
         raise TypeError(f"{module.__name__} claims no constant named {', '.join(sorted(unknown))}")
     for s in selected:
