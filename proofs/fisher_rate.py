@@ -792,10 +792,20 @@ def directional_fisher(one: Constant = 1) -> None:
         identity((noise.T * fisher * noise)[0], one * variance(q, list(J * noise)), f"V = {v}")
 
 
-@step("L1.4", "Fisher information of a sequence", scope="binary tokens, T = 1..3, symbolic policies", method="identity")
+@step(
+    "L1.4",
+    "Fisher information of a sequence",
+    scope="any V, any T by induction; binary tokens written out, T = 1..3",
+    method="identity",
+)
 def sequence_fisher(one: Constant = 1) -> None:
     """E[(Σ_t score)²] = Σ_t E over y<t of Var(J_t ε): scores of different tokens are uncorrelated, as a score
     has mean zero given its prefix."""
+    score_so_far, next_score = sp.symbols("S s", real=True)
+    given_prefix = Average(next_score, known={next_score: 0})
+    longer = given_prefix((score_so_far + next_score) ** 2)
+    identity(longer, score_so_far**2 + one * given_prefix(next_score**2), "one token more")
+
     for length in (1, 2, 3):
         tree = Tree(1, length)
         slope = {y: sp.Symbol(f"u_{''.join(map(str, y))}", real=True) for y in prefixes(length)}
