@@ -406,6 +406,13 @@ def test_bad_input_to_the_policy(tiny_folder: Folder) -> None:
     with pytest.raises(InputError, match="121 \\+ 8 tokens exceed the model's context of 128"):
         engine.sample([[5] * 121], 1, sampling, seed=0)
     engine.sample([[5] * 120], 1, sampling, seed=0)
+    for outside in ([5, 61], [-1]):
+        with pytest.raises(InputError, match=r"outside 0\.\.60"):
+            engine.sample([outside], 1, sampling, seed=0)
+        with pytest.raises(InputError, match=r"outside 0\.\.60"):
+            engine.score([[5]], [[Response(tuple(outside), True)]], sampling)
+    with pytest.raises(InputError, match="a response to prompt 1 is empty"):
+        engine.score([[5], [6]], [[], [Response((), True)]], sampling)
     with pytest.raises(InputError, match="n must be"):
         engine.sample([[5]], 0, sampling, seed=0)
     with pytest.raises(InputError, match="id"):
@@ -430,6 +437,24 @@ def test_overflow_is_an_error_not_a_number(tiny_folder: Folder) -> None:
 def test_bad_engine_options(tiny_folder: Folder, options: dict) -> None:
     with pytest.raises(InputError):
         load_engine(tiny_folder("llama"), **options)
+
+
+def test_weights_that_do_not_fit_the_config_are_refused(tiny_folder: Folder, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    folder = Path(shutil.copytree(tiny_folder("llama"), tmp_path / "model"))
+    weights = load_file(folder / "model.safetensors")
+    name = "model.layers.1.self_attn.q_proj.weight"
+    for spoiled in ({name: weights[name][:-1]}, {}):
+        rest = {other: array for other, array in weights.items() if other != name}
+        save_file(rest | spoiled, folder / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(InputError, match=r"does not load|do not fit") as error:
+            load_engine(folder, device="cpu")
+        assert "\n" not in str(error.value)
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(config.replace("LlamaForCausalLM", "X").replace('"llama"', '"bert-like"'))
+    with pytest.raises(InputError, match="does not load"):
+        load_engine(folder, device="cpu")
 
 
 def test_unknown_engine(tiny_folder: Folder) -> None:

@@ -6,7 +6,7 @@ import mmap
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,8 +44,8 @@ class Checkpoint:
     name: str
     folder: Path
     fingerprint: str
-    tensors: dict[str, StoredTensor]
-    tokenizer: Any
+    tensors: dict[str, StoredTensor] = field(repr=False)
+    tokenizer: Any = field(repr=False)
     stop_tokens: frozenset[int]
     context: int | None
     trust_remote_code: bool = False

@@ -54,17 +54,15 @@ class TransformersEngine(Engine):
         if rows < 1:
             raise InputError(f"a batch needs at least one row, not {rows}")
         self.checkpoint = checkpoint
-        self.model = _load(
-            checkpoint, getattr(torch, dtype), device or ("cuda" if torch.cuda.is_available() else "cpu")
-        )
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = _load(checkpoint, getattr(torch, dtype), device)
         self.device: torch.device = self.model.device
         self.rows = rows
         self.block_bytes = block_bytes
         self.parameters = parameters_by_checkpoint_name(self.model, checkpoint)
         self.vocabulary: int = self.model.get_output_embeddings().weight.shape[0]
-        self._center: dict[
-            str, torch.Tensor
-        ] = {}  # empty until it is first left: then the one extra copy of the weights
+        # The one extra copy of the weights, made when the center is first left.
+        self._center: dict[str, torch.Tensor] = {}
         self._member: tuple[Member, float] | None = None
 
     # The population
@@ -134,7 +132,8 @@ class TransformersEngine(Engine):
         ids = range(len(prompts)) if prompt_ids is None else prompt_ids
         if n < 1 or len(ids) != len(prompts):
             raise InputError(f"n must be at least 1 and every prompt needs its id, not n={n}, {len(ids)} ids")
-        self._check_lengths(prompts, [sampling.max_tokens] * len(prompts))
+        for i, prompt in enumerate(prompts):
+            self._check(f"prompt {i}", prompt, sampling.max_tokens)
         who = ("center", 0) if self._member is None else (self._member[0].seed, self._member[0].sign)
         found: dict[tuple[int, int], Response] = {}
         for group, prefixes in self._prefixes(prompts, range(len(prompts))):
@@ -215,14 +214,17 @@ class TransformersEngine(Engine):
         """Batches of rows, the first position of the block, the model's logits there [rows, positions, V]."""
         if len(responses) != len(prompts):
             raise InputError(f"{len(responses)} groups of responses for {len(prompts)} prompts")
-        self._check_lengths(prompts, [max((len(r.tokens) for r in group), default=0) for group in responses])
+        for i, (prompt, group) in enumerate(zip(prompts, responses, strict=True)):
+            self._check(f"prompt {i}", prompt, max((len(response.tokens) for response in group), default=0))
+            for response in group:
+                self._check(f"a response to prompt {i}", response.tokens, 0)
         budget = max(1, self.block_bytes // (4 * self.vocabulary))  # positions in a block
-        for group, prefixes in self._prefixes(prompts, [i for i, said in enumerate(responses) if said]):
-            rows = [_Row(at, i, j) for at, i in enumerate(group) for j in range(len(responses[i]))]
+        for indices, prefixes in self._prefixes(prompts, [i for i, group in enumerate(responses) if group]):
+            rows = [_Row(at, i, j) for at, i in enumerate(indices) for j in range(len(responses[i]))]
             rows.sort(key=lambda row: -len(responses[row.prompt][row.sample].tokens))  # little padding in a batch
             while rows:
                 longest = len(responses[rows[0].prompt][rows[0].sample].tokens)
-                size = max(1, min(self.rows, budget // max(1, longest)))
+                size = max(1, min(self.rows, budget // longest))
                 batch, rows = rows[:size], rows[size:]
                 said = [responses[row.prompt][row.sample].tokens for row in batch]
                 yield from ((batch, *block) for block in self._forward(prefixes.of(batch), said, budget // size))
@@ -267,13 +269,14 @@ class TransformersEngine(Engine):
                 )
             yield group, _Prefix(tokens, mask, last, cache)
 
-    def _check_lengths(self, prompts: Sequence[Sequence[int]], room: Sequence[int]) -> None:
+    def _check(self, what: str, tokens: Sequence[int], room: int) -> None:
         limit = self.checkpoint.context
-        for i, (prompt, more) in enumerate(zip(prompts, room, strict=True)):
-            if len(prompt) == 0:
-                raise InputError(f"prompt {i} is empty")
-            if limit is not None and len(prompt) + more > limit:
-                raise InputError(f"prompt {i}: {len(prompt)} + {more} tokens exceed the model's context of {limit}")
+        if len(tokens) == 0:
+            raise InputError(f"{what} is empty: at least one token is needed")
+        if limit is not None and len(tokens) + room > limit:
+            raise InputError(f"{what}: {len(tokens)} + {room} tokens exceed the model's context of {limit}")
+        if not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
+            raise InputError(f"{what} has a token outside 0..{self.vocabulary - 1}: is it of another tokenizer?")
 
 
 class InverseCDF(LogitsProcessor):
