@@ -25,15 +25,23 @@ def namespace(*values: Any) -> Any:
 def floating(*values: Any) -> tuple[Any, ...]:
     """`(xp, *arrays)`: the values as floating arrays of one namespace, dtype and device.
 
-    Python numbers, lists and integer arrays become float64 (NumPy) or the dtype of the first floating tensor (torch).
+    The dtype is the widest of the floating arrays (tensors, if there is one) among the values, and float64 if there is
+    none; half precision becomes float32. Python numbers, lists and integer arrays follow.
     """
     xp = namespace(*values)
     if xp is np:
-        arrays = [np.asarray(value) for value in values]
-        return (xp, *(a if a.dtype.kind == "f" else a.astype(np.float64) for a in arrays))
-    tensors = [value for value in values if is_torch(value)]
-    like = next((t for t in tensors if t.is_floating_point()), tensors[0].double())
-    return (xp, *(xp.asarray(value, dtype=like.dtype, device=like.device) for value in values))
+        dtype = _widest(np, [v for v in values if isinstance(v, np.ndarray | np.generic)])
+        return (np, *(np.asarray(v, dtype=dtype) for v in values))
+    tensors = [v for v in values if is_torch(v)]
+    kind = {"dtype": _widest(xp, tensors), "device": tensors[0].device}
+    # Not asarray for tensors: it warns about those that record gradients.
+    return (xp, *(v.to(**kind) if is_torch(v) else xp.asarray(v, **kind) for v in values))
+
+
+def _widest(xp: Any, arrays: list[Array]) -> Any:
+    dtypes = [a.dtype for a in arrays if xp.isdtype(a.dtype, "real floating")]
+    dtype = xp.result_type(*dtypes) if dtypes else xp.float64
+    return xp.float32 if xp.finfo(dtype).bits < 32 else dtype
 
 
 def safe_log(x: Array) -> Array:
@@ -57,25 +65,26 @@ def check_weights(weights: Array | None, like: Array, *, signed: bool = False) -
         InputError: no member, another number of weights than members, not finite, negative (unless `signed`),
             or a sum that differs from 1 by more than rounding.
     """
-    xp = namespace(like)
+    if like.ndim == 0 or like.shape[-1] < 1:
+        raise InputError("a population needs at least one member (N >= 1), on the last axis of its values")
     n = like.shape[-1]
-    if n < 1:
-        raise InputError("a population needs at least one member (N >= 1)")
     if weights is None:
-        return xp.full_like(like, 1.0 / n)
-    _, weights, like = floating(weights, like)
+        return namespace(like).full_like(like, 1.0 / n)
+    if is_torch(weights) and not is_torch(like):
+        raise InputError("the weights are a torch tensor, the members' values are not: give both as one kind")
+    xp, weights = floating(weights)
     if weights.ndim == 0 or weights.shape[-1] != n:
         raise InputError(f"weights of shape {tuple(weights.shape)} for {n} members: one weight a member is needed")
     if not bool(xp.all(xp.isfinite(weights))):
         raise InputError("weights must be finite numbers")
     if not signed and bool(xp.any(weights < 0)):
         raise InputError(f"weights must not be negative (smallest: {float(xp.min(weights)):.6g})")
-    total = xp.sum(weights, axis=-1)
-    tolerance = n * 1e-9 if weights.dtype in (xp.float64,) else n * 1e-6
-    worst = float(xp.max(xp.abs(total - 1.0)))
-    if worst > tolerance * max(1.0, float(xp.max(xp.abs(weights)))):
-        raise InputError(f"weights must sum to 1 (a sum is off by {worst:.3g})")
-    return weights
+    error = xp.abs(xp.sum(weights, axis=-1) - 1.0)
+    tolerance = n * (1e-9 if xp.finfo(weights.dtype).bits >= 64 else 1e-6)
+    if bool(xp.any(error > tolerance * xp.clip(xp.max(xp.abs(weights), axis=-1), 1.0, None))):
+        raise InputError(f"weights must sum to 1 (a sum is off by {float(xp.max(error)):.3g})")
+    kind = {"dtype": like.dtype, "device": like.device}
+    return weights.to(**kind) if is_torch(weights) else namespace(like).asarray(weights, **kind)
 
 
 def check_probability(p: Array, what: str = "success probabilities") -> Array:

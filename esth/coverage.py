@@ -5,7 +5,7 @@ successes of 1e-300 and of exactly 1 come out right.
 """
 
 from esth._array import Array, check_probability, check_weights, floating, namespace, times
-from esth.divergence import safe_log1m
+from esth.divergence import bernoulli_log_ratios, bernoulli_mixture, exponential_remainder, safe_log1m
 from esth.errors import InputError
 
 
@@ -18,8 +18,9 @@ def odds(p: Array) -> Array:
 
 def at_least_one(p: Array, k: Array | float) -> Array:
     """φ_k(p) = 1 − (1 − p)ᵏ: success of `k` >= 0 independent tries at `p`; broadcasts."""
-    p = check_probability(p)
-    xp = namespace(p)
+    xp, p, k = floating(check_probability(p), k)
+    if not bool(xp.all(k >= 0)):
+        raise InputError("the number of tries k must not be negative")
     return 0.0 - xp.expm1(times(k, safe_log1m(p)))
 
 
@@ -37,10 +38,7 @@ def population_success(p: Array, weights: Array | None = None) -> Array:
 def mean_success(p: Array, weights: Array | None = None) -> Array:
     """p̄_w = Σ wᵢ pᵢ, the success of the mixture policy; [..., N] -> [...]."""
     p = check_probability(p)
-    xp = namespace(p)
-    mean = xp.sum(check_weights(weights, p) * p, axis=-1)
-    # A convex combination lies within its members; rounding must not carry it past 1.
-    return xp.clip(mean, xp.min(p, axis=-1), xp.max(p, axis=-1))
+    return bernoulli_mixture(p, check_weights(weights, p))[0][..., 0]
 
 
 def mixture_success(p: Array, k: Array | float | None = None, weights: Array | None = None) -> Array:
@@ -61,12 +59,12 @@ def subset_success_curve(p: Array, k_max: int | None = None) -> Array:
     """
     p = check_probability(p)
     xp = namespace(p)
-    n_members = p.shape[-1]
+    n_members = check_weights(None, p).shape[-1]
     k_max = n_members if k_max is None else k_max
     if not 0 <= k_max <= n_members:
         raise InputError(f"subset size k = {k_max} must lie in 0..{n_members}, the number of members")
-    sizes = xp.arange(1, k_max + 1, dtype=p.dtype)
-    curve = xp.zeros((*p.shape[:-1], k_max + 1), dtype=p.dtype)
+    sizes = xp.arange(1, k_max + 1, dtype=p.dtype, device=p.device)
+    curve = xp.zeros((*p.shape[:-1], k_max + 1), dtype=p.dtype, device=p.device)
     for n in range(1, n_members + 1):
         # Sizes above n do not exist yet; with the share held at 1 they hold numbers that size n = k overwrites.
         share = xp.clip(sizes / n, 0.0, 1.0)
@@ -89,14 +87,13 @@ def log_failure_gap(p: Array, weights: Array | None = None) -> Array:
     p = check_probability(p)
     weights = check_weights(weights, p)
     xp = namespace(p)
-    failure = 1.0 - mean_success(p, weights)[..., None]
-    all_succeed = failure <= 0
-    # With d = (p̄ − p)/(1 − p̄), Σ w d = 0 and G = Σ w (d − log(1 + d)): no term is negative, none cancels another.
-    d = (1.0 - failure - p) / xp.where(all_succeed, 1.0, failure)
+    failure = bernoulli_mixture(p, weights)[1]
+    u = bernoulli_log_ratios(p, weights)[1]
+    # Σ w eᵘ = 1, so G = −Σ w u = Σ w (eᵘ − 1 − u): no term is negative, none cancels another.
+    # Unless a member certainly succeeds, 1 − p̄ >= 1e-16 and u < 40.
     certain = p >= 1
-    d = xp.where(certain | all_succeed, 0.0, d)
-    terms = xp.where(certain & ~all_succeed, xp.inf, d - xp.log1p(d))
-    return xp.sum(times(weights, terms), axis=-1)
+    terms = xp.where(certain, xp.inf, exponential_remainder(xp.clip(u, -40.0, 40.0)))
+    return xp.sum(times(weights, xp.where(failure > 0, terms, 0.0)), axis=-1)
 
 
 def pass_at_k(n: Array, c: Array, k: int) -> Array:
@@ -108,7 +105,7 @@ def pass_at_k(n: Array, c: Array, k: int) -> Array:
     xp, n, c = floating(n, c)
     if k < 1 or bool(xp.any(n < k)):
         raise InputError(f"pass@k with k = {k} needs 1 <= k <= n, the number of draws (smallest n: {int(xp.min(n))})")
-    if bool(xp.any((c < 0) | (c > n))):
+    if not bool(xp.all((c >= 0) & (c <= n))):
         raise InputError("successes c must lie in 0..n")
     # C(n−c, k)/C(n, k) = Π_{j<k} (1 − c/(n−j)), whose factors reach 0 where c > n − k.
     log_failure = sum(safe_log1m(xp.clip(c / (n - j), 0.0, 1.0)) for j in range(k))

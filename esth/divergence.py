@@ -7,15 +7,18 @@ rounding in the normalisation enters the first only to second order, so divergen
 """
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
 
 from esth._array import Array, check_probability, check_weights, floating, namespace, safe_log
 from esth.errors import InputError
 
 # Elements worked on at a time: the few arrays of this size that one divergence needs stay in a core's cache.
 BLOCK = 1 << 15
-# Above this log-ratio eᵘ nears overflow. A mixture holds each member with its weight, so u <= −log w: only members of
-# weight below e^-300 are touched, and their part of the sum is below the smallest number that matters.
-MAX_LOG_RATIO = 300.0
+# Below this divergence most log-ratios are so small that u·eᵘ − (eᵘ − 1) cancels: a series takes its place.
+CLOSE = 1e-4
 
 
 def log_softmax(logits: Array) -> Array:
@@ -37,7 +40,7 @@ def log_softmax(logits: Array) -> Array:
 def entropy(log_p: Array) -> Array:
     """Shannon entropy −Σ p log p in nats: [..., V] -> [...]."""
     xp, log_p = floating(log_p)
-    return 0.0 - xp.sum(xp.exp(log_p) * _finite(log_p), axis=-1)
+    return 0.0 - xp.sum(xp.exp(log_p) * _finite(_checked(log_p)), axis=-1)
 
 
 def bernoulli(p: Array) -> Array:
@@ -67,10 +70,7 @@ def weight_entropy(weights: Array) -> Array:
 
 def kl(log_p: Array, log_q: Array) -> Array:
     """KL(p‖q) in nats: [..., V], [..., V] -> [...]; +inf where p > 0 = q."""
-    xp, log_p, log_q = floating(log_p, log_q)
-    log_p, log_q = xp.broadcast_arrays(log_p, log_q)
-    impossible = xp.isinf(log_q) & ~xp.isinf(log_p)
-    u = _finite(log_p) - xp.where(xp.isinf(log_q), _finite(log_p), log_q)
+    xp, log_p, log_q, u, impossible = _compare(log_p, log_q)
     p, q = xp.exp(log_p), xp.exp(log_q)
     # q·φ(u) overflows for large u, where p·u − p + q has nothing to cancel.
     small = xp.minimum(u, xp.ones_like(u))
@@ -81,8 +81,8 @@ def kl(log_p: Array, log_q: Array) -> Array:
 def log_mixture(log_p: Array, weights: Array | None = None) -> Array:
     """log Σ wᵢ πᵢ of members [..., N, V] under weights [..., N]: -> [..., V]."""
     xp, log_p = floating(log_p)
-    log_w = safe_log(check_weights(weights, log_p[..., 0]))
-    return _logsumexp(xp, log_p + log_w[..., None], axis=-2)
+    log_w = safe_log(check_weights(weights, _checked(log_p)[..., 0]))
+    return xp.clip(_logsumexp(xp, log_p + log_w[..., None], axis=-2), None, 0.0)
 
 
 def js(log_p: Array, weights: Array | None = None) -> Array:
@@ -99,71 +99,122 @@ def js(log_p: Array, weights: Array | None = None) -> Array:
         InputError: weights that are no distribution over the members, or NaN log-probabilities.
     """
     xp, log_p = floating(log_p)
-    if log_p.ndim < 2:
-        raise InputError("log_p needs two axes: members, categories")
+    if log_p.ndim < 2 or log_p.shape[-1] < 1:
+        raise InputError("log_p needs two axes, members and categories, with at least one category")
     weights = check_weights(weights, log_p[..., 0])
-    batch, (n, v) = log_p.shape[:-2], log_p.shape[-2:]
-    rows = log_p.reshape((-1, n, v))
+    n, v = log_p.shape[-2:]
+    batch = np.broadcast_shapes(log_p.shape[:-2], weights.shape[:-1])
+    rows = xp.broadcast_to(log_p, (*batch, n, v)).reshape((-1, n, v))
     row_weights = xp.broadcast_to(weights, (*batch, n)).reshape((-1, n))
     block = max(1, BLOCK // (n * v))
     parts = [_js(xp, rows[i : i + block], row_weights[i : i + block]) for i in range(0, max(rows.shape[0], 1), block)]
     value = xp.concat(parts).reshape(batch)
-    if bool(xp.any(xp.isnan(value))):
+    if not bool(xp.all(xp.isfinite(value))):
         raise InputError("log_p holds NaN or +inf")
     return value
 
 
 def _js(xp: Array, log_p: Array, weights: Array) -> Array:
-    """`js` of a block [B, N, V]: JS = Σ_y q Σᵢ wᵢ φ(log πᵢ − log q), q the mixture."""
-    weighted = log_p + safe_log(weights)[..., None]
-    log_q = _logsumexp(xp, weighted, axis=-2)
+    """`js` of a block [B, N, V]."""
+    log_q = _logsumexp(xp, log_p + safe_log(weights)[..., None], axis=-2)
     reference = xp.where(xp.isinf(log_q), 0.0, log_q)
-    u = xp.clip(log_p - reference[:, None, :], -1e300 if log_p.dtype == xp.float64 else -1e30, MAX_LOG_RATIO)
-    return xp.sum(xp.exp(log_q) * xp.matmul(weights[:, None, :], _phi(u))[:, 0, :], axis=-1)
+    return _mean_phi(xp.exp(log_q), log_p - reference[:, None, :], weights)
+
+
+def _mean_phi(q: Array, u: Array, weights: Array) -> Array:
+    """JS = Σ_y q Σᵢ wᵢ φ(uᵢ), uᵢ = log πᵢ − log q the log-ratios to the mixture q: [..., V], [..., N, V], [..., N]."""
+    xp = namespace(u)
+    # A mixture holds each member with its weight, so u <= −log w: the upper clip, which keeps eᵘ from overflowing,
+    # touches only members of weight below 1e-300 (1e-34 in float32), whose part of the sum does not matter.
+    limits = xp.finfo(u.dtype)
+    u = xp.clip(u, limits.min, math.log(limits.max) - 10.0)
+
+    def total(phi: Array) -> Array:
+        return xp.sum(q * xp.matmul(weights[..., None, :], phi)[..., 0, :], axis=-1)
+
+    value = total(_phi_direct(u))
+    close = value < CLOSE
+    return xp.where(close, total(_phi(u)), value) if bool(xp.any(close)) else value
 
 
 def projected_js(success: Array, weights: Array | None = None) -> Array:
-    """Verifier-projected diversity JSᵛ_w = h(p̄_w) − Σ wᵢ h(pᵢ) in nats: success [..., N] -> [...]."""
-    return js(bernoulli(success), weights)
+    """Verifier-projected diversity JSᵛ_w = h(p̄_w) − Σ wᵢ h(pᵢ) in nats: success [..., N] -> [...].
+
+    Computed from differences of the successes, not from `bernoulli`: successes that differ in their last digits only
+    keep these digits.
+    """
+    p = check_probability(success)
+    weights = check_weights(weights, p)
+    xp = namespace(p)
+    q = xp.concat(bernoulli_mixture(p, weights), axis=-1)
+    return _mean_phi(q, xp.stack(bernoulli_log_ratios(p, weights), axis=-1), weights)
+
+
+def bernoulli_mixture(p: Array, weights: Array) -> tuple[Array, Array]:
+    """p̄_w and 1 − p̄_w, summed apart so that both keep their digits near 0: [..., N], [..., N] -> two of [..., 1]."""
+    xp = namespace(p)
+
+    def average(x: Array) -> Array:
+        mean = xp.sum(weights * x, axis=-1, keepdims=True)
+        # A convex combination lies within its members; rounding must not carry it past them, nor past 1.
+        return xp.clip(mean, xp.min(x, axis=-1, keepdims=True), xp.max(x, axis=-1, keepdims=True))
+
+    return average(p), average(1.0 - p)
+
+
+def bernoulli_log_ratios(p: Array, weights: Array) -> tuple[Array, Array]:
+    """log pᵢ/p̄_w and log (1−pᵢ)/(1−p̄_w) to the last digits: [..., N], [..., N] -> two of [..., N]."""
+    xp = namespace(p)
+    mean, failure = bernoulli_mixture(p, weights)
+    # Nearly equal members differ by less than the mean was rounded; the mean of the differences undoes the rounding.
+    difference = p - mean
+    difference = difference - xp.sum(weights * difference, axis=-1, keepdims=True)
+
+    def log_ratio(a: Array, b: Array, gap: Array) -> Array:
+        near = xp.abs(gap) < 0.5 * b
+        ratio = xp.log1p(xp.where(near, gap, 0.0) / xp.where(near, b, 1.0))
+        return xp.where(near, ratio, safe_log(a) - xp.where(b > 0, safe_log(b), 0.0))
+
+    return log_ratio(p, mean, difference), log_ratio(1.0 - p, failure, -difference)
 
 
 def project(log_p: Array, outcome: Array, n_outcomes: int) -> Array:
     """Push categories forward to verifier outcomes: [..., V] and `outcome` [V] in 0…n−1 -> [..., n_outcomes]."""
-    xp, log_p = floating(log_p)
+    xp, log_p = floating(_checked(log_p))
     outcome = xp.asarray(outcome)
     if outcome.shape != (log_p.shape[-1],):
         raise InputError(f"outcome needs one entry for each of the {log_p.shape[-1]} categories")
     if bool(xp.any((outcome < 0) | (outcome >= n_outcomes))):
         raise InputError(f"outcomes must lie in 0..{n_outcomes - 1}")
     columns = [_logsumexp(xp, xp.where(outcome == k, log_p, -xp.inf), axis=-1) for k in range(n_outcomes)]
-    return xp.stack(columns, axis=-1)
+    return xp.clip(xp.stack(columns, axis=-1), None, 0.0)
 
 
 def chi_square(log_p: Array, log_q: Array) -> Array:
     """χ²(p‖q) = Σ (p − q)²/q: [..., V], [..., V] -> [...]; +inf where p > 0 = q or where it overflows."""
-    order2 = renyi2(log_p, log_q)
-    xp = namespace(order2)
-    largest = math.log(xp.finfo(order2.dtype).max)
-    return xp.where(order2 > largest, xp.inf, xp.expm1(xp.clip(order2, 0.0, largest)))
+    log_value = _log_chi_square(log_p, log_q)
+    xp = namespace(log_value)
+    largest = math.log(xp.finfo(log_value.dtype).max)
+    return xp.where(log_value > largest, xp.inf, xp.exp(xp.clip(log_value, None, largest)))
 
 
 def renyi2(log_p: Array, log_q: Array) -> Array:
     """log(1 + χ²(p‖q)) = log Σ p²/q in nats, the Rényi divergence of order 2: [..., V], [..., V] -> [...]."""
-    xp, log_p, log_q = floating(log_p, log_q)
-    log_p, log_q = xp.broadcast_arrays(log_p, log_q)
-    impossible = xp.isinf(log_q) & ~xp.isinf(log_p)
-    u = _finite(log_p) - xp.where(xp.isinf(log_q), _finite(log_p), log_q)
-    # Σ q (eᵘ − 1)² keeps the digits of close distributions, the log-sum-exp form those of distant ones.
-    near = xp.log1p(xp.sum(xp.exp(log_q) * xp.expm1(xp.clip(u, -1.0, 1.0)) ** 2, axis=-1))
-    far = _logsumexp(xp, xp.where(xp.isinf(log_p), -xp.inf, log_p + u), axis=-1)
-    close = xp.all(xp.abs(u) <= 1, axis=-1)
-    return xp.where(xp.any(impossible, axis=-1), xp.inf, xp.where(close, near, far))
+    log_value = _log_chi_square(log_p, log_q)
+    xp = namespace(log_value)
+    return xp.logaddexp(xp.zeros_like(log_value), log_value)
+
+
+def _log_chi_square(log_p: Array, log_q: Array) -> Array:
+    """log Σ q (eᵘ − 1)²: no normalisation enters, and neither close nor distant distributions lose digits."""
+    xp, log_p, log_q, u, impossible = _compare(log_p, log_q)
+    log_growth = xp.clip(u, 0.0, None) + safe_log(-xp.expm1(-xp.abs(u)))
+    return xp.where(xp.any(impossible, axis=-1), xp.inf, _logsumexp(xp, log_q + 2.0 * log_growth, axis=-1))
 
 
 def total_variation(log_p: Array, log_q: Array) -> Array:
     """½ Σ |p − q|: [..., V], [..., V] -> [...], between 0 and 1."""
-    xp, log_p, log_q = floating(log_p, log_q)
-    log_p, log_q = xp.broadcast_arrays(log_p, log_q)
+    xp, log_p, log_q = floating(_checked(log_p), _checked(log_q))
     larger, gap = xp.maximum(log_p, log_q), -xp.abs(_finite(log_p) - _finite(log_q))
     return 0.0 - 0.5 * xp.sum(xp.exp(larger) * xp.expm1(gap), axis=-1)
 
@@ -174,11 +225,45 @@ def _finite(log_p: Array) -> Array:
     return xp.where(xp.isinf(log_p), -1e30, log_p)
 
 
+def _checked(log_p: Array) -> Array:
+    xp, log_p = floating(log_p)
+    if log_p.ndim == 0 or not bool(xp.all(log_p < xp.inf)):
+        raise InputError("log-probabilities need an axis of categories and no NaN or +inf")
+    return log_p
+
+
+def _compare(log_p: Array, log_q: Array) -> tuple[Any, Array, Array, Array, Array]:
+    """`(xp, log_p, log_q, u, impossible)`: u = log p − log q, finite, and where p > 0 = q."""
+    xp, log_p, log_q = floating(_checked(log_p), _checked(log_q))
+    log_p, log_q = xp.broadcast_arrays(log_p, log_q)
+    u = _finite(log_p) - xp.where(xp.isinf(log_q), _finite(log_p), log_q)
+    return xp, log_p, log_q, u, xp.isinf(log_q) & ~xp.isinf(log_p)
+
+
 def _phi(u: Array) -> Array:
-    """φ(u) = u·eᵘ − (eᵘ − 1) >= 0."""
-    xp = namespace(u)
-    growth = xp.expm1(u)
+    """φ(u) = u·eᵘ − (eᵘ − 1) >= 0, to its last digits."""
+    return _with_series(u, _phi_direct, [(k + 1) / math.factorial(k + 2) for k in range(6)])
+
+
+def _phi_direct(u: Array) -> Array:
+    growth = namespace(u).expm1(u)
     return (1.0 + growth) * u - growth
+
+
+def exponential_remainder(u: Array) -> Array:
+    """eᵘ − 1 − u >= 0, to its last digits."""
+    return _with_series(u, lambda x: namespace(x).expm1(x) - x, [1 / math.factorial(k + 2) for k in range(6)])
+
+
+def _with_series(u: Array, direct: Callable[[Array], Array], coefficients: Sequence[float]) -> Array:
+    """u²·Σ cₖ uᵏ near 0, where the direct form cancels."""
+    xp = namespace(u)
+    near = xp.abs(u) < 0.01
+    small = xp.where(near, u, 0.0)
+    series = xp.zeros_like(small)
+    for c in reversed(coefficients):
+        series = series * small + c
+    return xp.where(near, small * small * series, direct(u))
 
 
 def _logsumexp(xp: Array, a: Array, axis: int) -> Array:

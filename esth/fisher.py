@@ -24,7 +24,7 @@ def categorical_fisher(log_p: Array) -> Array:
     """Fisher matrix diag(p) − p pᵀ in the logits: [..., V] -> [..., V, V]."""
     xp, log_p = floating(log_p)
     p = xp.exp(log_p)
-    identity = xp.eye(p.shape[-1], dtype=p.dtype)
+    identity = xp.eye(p.shape[-1], dtype=p.dtype, device=p.device)
     return p[..., :, None] * identity - p[..., :, None] * p[..., None, :]
 
 
@@ -47,8 +47,11 @@ def trace(matrix: Array) -> Array:
 def effective_rank(matrix: Array) -> Array:
     """r_eff = (tr F)²/tr F², between 1 and d (0 for F = 0): [..., d, d] -> [...] (L1.2)."""
     xp, matrix = floating(matrix)
-    square = xp.sum(matrix * matrix, axis=(-2, -1))
-    return trace(matrix) ** 2 / xp.where(square > 0, square, 1.0)
+    total = trace(matrix)
+    # Scaled by the trace first: F² would underflow for successes of 1e-200.
+    scaled = matrix / xp.where(total > 0, total, 1.0)[..., None, None]
+    square = xp.sum(scaled * scaled, axis=(-2, -1))
+    return xp.where(total > 0, 1.0 / xp.where(total > 0, square, 1.0), 0.0)
 
 
 def projected_fisher(success: Array, gradient: Array) -> Array:

@@ -4,17 +4,21 @@ Fitness and weights have members on the last axis. A tilt is a weight vector; th
 β = α/σ (P4).
 """
 
+import numpy as np
+
 from esth._array import Array, check_weights, floating, namespace
 from esth.divergence import log_softmax
 from esth.errors import InputError
 
 
 def uniform(n: int, like: Array | None = None) -> Array:
-    """Weights 1/N of `n` members, [n]."""
+    """Weights 1/N of `n` members, [n]; float64, or of the kind, dtype and device of `like`."""
     if n < 1:
         raise InputError(f"a population needs at least one member (N >= 1), not {n}")
-    xp = namespace(like)
-    return xp.full((n,), 1.0 / n)
+    if like is None:
+        return np.full(n, 1.0 / n)
+    xp, like = floating(like)
+    return xp.full((n,), 1.0 / n, dtype=like.dtype, device=like.device)
 
 
 def zscore(fitness: Array) -> Array:
@@ -39,14 +43,14 @@ def centered_ranks(fitness: Array) -> Array:
     n = f.shape[-1]
     below = f[..., None, :] < f[..., :, None]
     above = f[..., None, :] > f[..., :, None]
-    balance = xp.sum(xp.astype(below, f.dtype), axis=-1) - xp.sum(xp.astype(above, f.dtype), axis=-1)
+    balance = xp.sum(below, axis=-1, dtype=f.dtype) - xp.sum(above, axis=-1, dtype=f.dtype)
     return balance / (2.0 * max(n - 1, 1))
 
 
 def linear_tilt(fitness: Array, beta: float) -> Array:
     """wᵢ = (1 + β zᵢ)/N with z-scored fitness; sums to 1, non-negative only for β in `tilt_range` (L3.2)."""
     z = zscore(fitness)
-    return (1.0 + beta * z) / z.shape[-1]
+    return (1.0 + _finite_beta(beta) * z) / z.shape[-1]
 
 
 def tilt_range(fitness: Array) -> tuple[Array, Array]:
@@ -66,7 +70,7 @@ def tilt_range(fitness: Array) -> tuple[Array, Array]:
 def softmax_tilt(fitness: Array, beta: float) -> Array:
     """w ∝ e^{βf} (L3.3); [..., N] -> [..., N]."""
     xp, f = floating(_finite_fitness(fitness))
-    return xp.exp(log_softmax(beta * (f - xp.max(f, axis=-1, keepdims=True))))
+    return xp.exp(log_softmax(_finite_beta(beta) * (f - xp.max(f, axis=-1, keepdims=True))))
 
 
 def price_gain(weights: Array, p: Array) -> Array:
@@ -82,6 +86,13 @@ def effective_size(weights: Array) -> Array:
     xp, weights = floating(weights)
     weights = check_weights(weights, weights, signed=True)
     return 1.0 / xp.sum(weights * weights, axis=-1)
+
+
+def _finite_beta(beta: float) -> float:
+    xp, value = floating(beta)
+    if not bool(xp.all(xp.isfinite(value))):
+        raise InputError(f"beta must be a finite number, not {beta}")
+    return beta
 
 
 def _finite_fitness(fitness: Array) -> Array:
