@@ -121,14 +121,14 @@ def _judge(margin: float, se: float, slack: float) -> tuple[Verdict, float | Non
     """Verdict of `margin` >= 0 known with standard error `se`, and the factor of samples if undecided."""
     if math.isnan(margin):
         raise InputError("a check needs numbers, not NaN")
-    half = Z * se
     if se == 0:
         return (Verdict.HOLDS if margin >= -slack else Verdict.VIOLATED), None
-    if margin - half >= 0:
-        return Verdict.HOLDS, None
-    if margin + half < 0:
-        return Verdict.VIOLATED, None
-    return Verdict.UNDECIDED, ((half / margin) ** 2 if margin != 0 else math.inf)
+    half = Z * se
+    if half <= abs(margin) and math.isfinite(se):
+        return (Verdict.HOLDS if margin > 0 else Verdict.VIOLATED), None
+    ratio = half / abs(margin) if margin != 0 and math.isfinite(half) else math.inf
+    # Not ratio**2, which raises OverflowError.
+    return Verdict.UNDECIDED, ratio * ratio
 
 
 def judge_equal(
@@ -150,7 +150,9 @@ def judge_equal(
     measured, predicted = float(measured), float(predicted)
     se = _standard_error(measured_se, predicted_se)
     deviation = 0.0 if measured == predicted else abs(measured - predicted)
-    verdict, factor = _judge(tolerance * abs(predicted) - deviation, se, UNDERFLOW)
+    # An infinite prediction is met by nothing finite, whatever the relative tolerance.
+    allowed = tolerance * abs(predicted) if math.isfinite(predicted) else 0.0
+    verdict, factor = _judge(allowed - deviation, se, UNDERFLOW)
     return Check(
         statement, what, verdict, measured, float(measured_se), predicted, float(predicted_se),
         detectable=Z * se, samples_factor=factor, detail=detail,
@@ -173,7 +175,8 @@ def judge_bracket(
     measured, lower, upper = float(measured), float(bracket.lower), float(bracket.upper)
     bracket = Bracket(lower, upper)
     se = _standard_error(measured_se, bracket_se)
-    scale = max([abs(x) for x in (measured, lower, upper) if math.isfinite(x)], default=0.0)
+    crossed = lower if measured < lower else upper
+    scale = max([abs(x) for x in (measured, crossed) if math.isfinite(x)], default=0.0)
     verdict, factor = _judge(float(bracket.margin(measured)), se, ROUNDING * scale + UNDERFLOW)
     if verdict is not Verdict.VIOLATED and bracket.vacuous(floor, ceiling):
         verdict, factor = Verdict.VACUOUS, None
@@ -194,7 +197,7 @@ def table(checks: Iterable[Check], title: str = "Checks") -> Any:
     """A rich table of checks, one a row; print it with `rich.console.Console`."""
     from rich.table import Table
 
-    out = Table(title=title, title_justify="left")
+    out = Table(title=rich_safe(title), title_justify="left")
     for column in ("", "quantity", "measured", "predicted", "bracket", "verdict", "note"):
         out.add_column(column, justify="right" if column in ("measured", "predicted") else "left")
     for c in checks:
@@ -206,7 +209,7 @@ def table(checks: Iterable[Check], title: str = "Checks") -> Any:
             c.verdict, "dim"
         )
         out.add_row(
-            c.statement, c.what, number(c.measured, c.measured_se),
+            rich_safe(c.statement), rich_safe(c.what), number(c.measured, c.measured_se),
             "" if c.predicted is None else number(c.predicted, c.predicted_se),
             rich_safe(bracket), f"[{style}]{c.verdict}[/]", rich_safe(note),
         )  # fmt: skip
