@@ -7,7 +7,7 @@ rounding in the normalisation enters the first only to second order, so divergen
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ def kl(log_p: Array, log_q: Array) -> Array:
     p, q = xp.exp(log_p), xp.exp(log_q)
     # q·φ(u) overflows for large u, where p·u − p + q has nothing to cancel.
     small = xp.minimum(u, xp.ones_like(u))
-    terms = xp.where(u < 1, q * _phi(small), p * u - p + q)
+    terms = xp.where(u < 1, q * _phi(small, _phi_direct(small)), p * u - p + q)
     return xp.where(xp.any(impossible, axis=-1), xp.inf, xp.sum(terms, axis=-1))
 
 
@@ -132,9 +132,10 @@ def _mean_phi(q: Array, u: Array, weights: Array) -> Array:
     def total(phi: Array) -> Array:
         return xp.sum(q * xp.matmul(weights[..., None, :], phi)[..., 0, :], axis=-1)
 
-    value = total(_phi_direct(u))
+    direct = _phi_direct(u)
+    value = total(direct)
     close = value < CLOSE
-    return xp.where(close, total(_phi(u)), value) if bool(xp.any(close)) else value
+    return xp.where(close, total(_phi(u, direct)), value) if bool(xp.any(close)) else value
 
 
 def projected_js(success: Array, weights: Array | None = None) -> Array:
@@ -240,30 +241,31 @@ def _compare(log_p: Array, log_q: Array) -> tuple[Any, Array, Array, Array, Arra
     return xp, log_p, log_q, u, xp.isinf(log_q) & ~xp.isinf(log_p)
 
 
-def _phi(u: Array) -> Array:
-    """φ(u) = u·eᵘ − (eᵘ − 1) >= 0, to its last digits."""
-    return _with_series(u, _phi_direct, [(k + 1) / math.factorial(k + 2) for k in range(6)])
-
-
 def _phi_direct(u: Array) -> Array:
+    """φ(u) = u·eᵘ − (eᵘ − 1) >= 0, which cancels near 0."""
     growth = namespace(u).expm1(u)
     return (1.0 + growth) * u - growth
 
 
+def _phi(u: Array, direct: Array) -> Array:
+    """φ(u) to its last digits, given `_phi_direct(u)`."""
+    return _with_series(u, direct, [(k + 1) / math.factorial(k + 2) for k in range(6)])
+
+
 def exponential_remainder(u: Array) -> Array:
     """eᵘ − 1 − u >= 0, to its last digits."""
-    return _with_series(u, lambda x: namespace(x).expm1(x) - x, [1 / math.factorial(k + 2) for k in range(6)])
+    return _with_series(u, namespace(u).expm1(u) - u, [1 / math.factorial(k + 2) for k in range(6)])
 
 
-def _with_series(u: Array, direct: Callable[[Array], Array], coefficients: Sequence[float]) -> Array:
-    """u²·Σ cₖ uᵏ near 0, where the direct form cancels."""
+def _with_series(u: Array, direct: Array, coefficients: Sequence[float]) -> Array:
+    """`direct`, but u²·Σ cₖ uᵏ near 0."""
     xp = namespace(u)
     near = xp.abs(u) < 0.01
     small = xp.where(near, u, 0.0)
-    series = xp.zeros_like(small)
-    for c in reversed(coefficients):
+    *rest, series = coefficients
+    for c in reversed(rest):
         series = series * small + c
-    return xp.where(near, small * small * series, direct(u))
+    return xp.where(near, small * small * series, direct)
 
 
 def _logsumexp(xp: Array, a: Array, axis: int) -> Array:
