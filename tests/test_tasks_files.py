@@ -55,8 +55,8 @@ def test_every_format_gives_the_same_problems(tmp_path: Path, suffix: str) -> No
 def test_quoted_lines_of_csv_and_plain_quotes_of_tsv(tmp_path: Path) -> None:
     table = write(tmp_path / "x.csv", "question,answer", '"Two\nlines, one ""quoted""",3')
     assert load_task("file", data=table).problems[0].prompt == 'Two\nlines, one "quoted"'
-    plain = write(tmp_path / "x.tsv", "sentence\tlabel", 'a "fine film\t1')
-    assert read_records(plain)[0].fields == {"sentence": 'a "fine film', "label": "1"}
+    plain = write(tmp_path / "x.tsv", "sentence\tlabel", '"fine," they say\t1')
+    assert read_records(plain)[0].fields == {"sentence": '"fine," they say', "label": "1"}
 
 
 def test_labels(tmp_path: Path) -> None:

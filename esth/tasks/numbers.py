@@ -104,9 +104,14 @@ _UNIT = re.compile(
 )
 
 
+def tail_of(response: str) -> str:
+    """The part of a response that is read: all of a short one, else its end, with no number cut in two."""
+    return response if len(response) <= TAIL else response[-TAIL:].lstrip("0123456789.,/")
+
+
 def find_number(response: str) -> Number | None:
     """The number a response answers with, or None where there is none that can be read (see the module)."""
-    tail = response[-TAIL:]
+    tail = tail_of(response)
     box, mark = last_box(tail), tail.rfind("####")
     if box is None or mark > box[0]:
         line = tail[mark + 4 :].split("\n", 1)[0] if mark >= 0 else ""

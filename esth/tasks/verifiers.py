@@ -16,7 +16,7 @@ import re
 
 from esth.tasks.algebra import equivalent
 from esth.tasks.expression import MAX_LENGTH, evaluate
-from esth.tasks.numbers import TAIL, find_number, last_box, read_reference
+from esth.tasks.numbers import TAIL, find_number, last_box, read_reference, tail_of
 from esth.tasks.task import Problem, Verifier
 
 LETTERS = "ABCDEFGHIJ"
@@ -63,7 +63,7 @@ def choice(response: str, problem: Problem) -> bool:
     "Answer: B"), without another beside it ("A or B"); alone on the last line, or on the first; or at the head of a
     response of one line ("B. Photosynthesis"). A list of the options answers nothing.
     """
-    return _letter(response[-TAIL:]) == problem.answer.upper()
+    return _letter(tail_of(response)) == problem.answer.upper()
 
 
 def _letter(response: str) -> str | None:
@@ -98,7 +98,7 @@ def countdown(response: str, problem: Problem) -> bool:
     The expression stands in the last `<answer>…</answer>`, else in the last `\boxed{…}`, else on the last line, after a
     colon or the word "is" where there is one. It may be written as an equation with the target on the other side.
     """
-    tail = response[-TAIL:]
+    tail = tail_of(response)
     end = tail.rfind("</answer>")
     start = tail.rfind("<answer>", 0, max(end, 0))
     box = last_box(tail)
@@ -117,7 +117,7 @@ def countdown(response: str, problem: Problem) -> bool:
 
 def math(response: str, problem: Problem) -> bool:
     """The response's answer equals the reference by algebra, decided within seconds in a process of its own."""
-    return equivalent(response[-TAIL:], problem.answer)
+    return equivalent(tail_of(response), problem.answer)
 
 
 VERIFIERS: dict[str, Verifier] = {v.__name__: v for v in (number, text, mixed, choice, label, countdown, math)}
@@ -129,6 +129,6 @@ def _words(line: str) -> list[str]:
 
 
 def _final_line(response: str) -> str:
-    tail = response[-TAIL:]
+    tail = tail_of(response)
     box = last_box(tail)
     return (tail.strip().rpartition("\n")[2] if box is None else box[1])[-1024:]
