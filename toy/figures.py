@@ -55,8 +55,8 @@ def population_advantage(title: str, data: Data) -> Any:
     plots.label(a, "(a) G / JSᵛ, categorical, N = 16, medians", "σ", "in units of odds(p̄)", log="xy")
     a.set_ylim(1e-4, 1e4)
     for style, (name, points) in enumerate(data["rate"].items()):
-        plots.measured(b, points["sigma"], points["mean"], points["se"], style=style)
-        plots.predicted(b, points["sigma"], points["predicted"], style=style, name=name)
+        plots.measured(b, points["sigma"], points["mean"], points["se"], style=style, name=name)
+        plots.predicted(b, points["sigma"], points["predicted"], style=style)
     plots.label(b, "(b) advantage over the mixture, lines: rate", "σ", "E[P_pop − P_mix]", log="xy")
     for ax, letter, shape in ((c, "c", "convex"), (d, "d", "concave")):
         points = data["smoothed"][shape]
@@ -141,9 +141,9 @@ def two_point(title: str, data: Data) -> Any:
     fig, (a, b, c) = plots.figure(title, 3, columns=3)
     for style, kind in enumerate(("one-point", "two-point")):
         points, c_name = data["linear"][kind], ("c′ = 0.2", "c = 0.6")[style]
-        plots.measured(a, points["sigma"], points["mean"], points["se"], style=style)
-        plots.predicted(a, points["sigma"], points["predicted"], style=style, name=f"{kind}, {c_name}")
-    plots.label(a, "(a) linear J, noise τ = 0.3, N = 32", "σ", "variance of a coordinate", log="xy")
+        plots.measured(a, points["sigma"], points["mean"], points["se"], style=style, name=f"{kind}, {c_name}")
+        plots.predicted(a, points["sigma"], points["predicted"], style=style)
+    plots.label(a, "(a) linear J, noise τ = 0.3, N = 32; lines: predicted", "σ", "variance of a coordinate", log="xy")
     points = data["policy"]
     plots.measured(b, points["wins"], points["difference"], points["se"], name="pairs share random numbers")
     plots.predicted(b, points["wins"], points["predicted"], style=1, name="(C − C′)/(σ²N)")
