@@ -8,7 +8,7 @@ make a prediction look right.
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -186,11 +186,14 @@ def judge_bracket(
     )  # fmt: skip
 
 
+def as_identity(check: Check) -> Check:
+    """The same check of a relation that any numbers satisfy: `identity` where it holds."""
+    return replace(check, verdict=Verdict.IDENTITY) if check.verdict is Verdict.HOLDS else check
+
+
 def judge_identity(statement: str, what: str, left: float, right: float, *, detail: str = "") -> Check:
     """Compare the two sides of a relation that any numbers satisfy: `identity` if equal up to rounding."""
-    check = judge_equal(statement, what, left, right, detail=detail)
-    verdict = Verdict.IDENTITY if check.verdict is Verdict.HOLDS else Verdict.VIOLATED
-    return Check(statement, what, verdict, check.measured, predicted=check.predicted, detail=detail)
+    return as_identity(judge_equal(statement, what, left, right, detail=detail))
 
 
 def table(checks: Iterable[Check], title: str = "Checks") -> Any:

@@ -1,11 +1,10 @@
 """P4 on exact policies: what of the population's gain the updated center keeps, its books, and drift against signal."""
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from esth.check import Bracket, Check, Z, judge_bracket, judge_equal, judge_identity, number
+from esth.check import Bracket, Check, Z, as_identity, judge_bracket, judge_equal, judge_identity, number
 from esth.coverage import at_least_one
 from esth.lemmas import center_update as lemma
 from esth.lemmas.reward_weighting import correlation, spread
@@ -17,7 +16,6 @@ from toy.study import (
     Data,
     Float,
     Settings,
-    as_identity,
     columns,
     gauss_hermite,
     mean,
@@ -77,8 +75,7 @@ def transfer(s: Settings, rng: np.random.Generator) -> tuple[list[Check], Data]:
             rms = [np.sqrt(np.mean(x**2)) for x in (out["gain"], error, out["bound"])]
             rows.append((*rms, BETA * np.mean(lemma.typical_remainder(instance.hessian, sigma))))
         what = f"[p(θ⁺) − p] − [p̄_w − p̄], nearest to its bound of {64 * len(s.sigmas())} updates: {instance.name}"
-        check = as_identity(lemma.check(*nearest[1:], detail=f"|error| = {nearest[0]:.3g} of the bound"))
-        checks.append(replace(check, what=what))
+        checks.append(lemma.check(*nearest[1:], what=what, detail=f"|error| = {nearest[0]:.3g} of the bound"))
         data[instance.name] = columns(("gain", "error", "bound", "typical"), *np.transpose(rows))
 
         sigmas = s.small_sigmas(instance.rate)

@@ -135,8 +135,8 @@ def spread(s: Settings, rng: np.random.Generator) -> tuple[list[Check], Data]:
             )  # fmt: skip
             checks.append(below)
         elif n <= 16:
-            check = lemma.check_variance(variance, predicted, variance_se=se, tolerance=VARIANCE)
-            checks.append(replace(check, what=f"Var[JS], nats²: {noise}, N={n}"))
+            what = f"Var[JS], nats²: {noise}, N={n}"
+            checks.append(lemma.check_variance(variance, predicted, variance_se=se, tolerance=VARIANCE, what=what))
         if noise == "gaussian":
             relative = lemma.relative_spread(instance.fisher, n)
             rows.append((n, variance**0.5 / level, se / (2 * variance**0.5 * level), relative))

@@ -1,11 +1,10 @@
 """L2 on exact policies: the odds bracket, the rate of P_pop − P_mix, and which policy a population beats."""
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from esth.check import Bracket, Check, judge_bracket, judge_equal
+from esth.check import Bracket, Check, as_identity, judge_bracket, judge_equal
 from esth.coverage import (
     at_least_one,
     log_failure_gap,
@@ -25,7 +24,6 @@ from toy.study import (
     Data,
     Float,
     Settings,
-    as_identity,
     columns,
     gauss_hermite,
     mean,
@@ -61,7 +59,7 @@ def odds_bracket(s: Settings, rng: np.random.Generator) -> tuple[list[Check], Da
         value = lemma.advantage(p)
         nearest = np.argmin(lemma.bracket(p).margin(value) / np.where(value > 0, value, 1.0))
         what = f"P_pop − P_mix between its odds bounds: {instance.name}, N={n}, nearest to a bound of {len(p)}"
-        checks.append(replace(lemma.check(p[nearest]), what=what))
+        checks.append(lemma.check(p[nearest], what=what))
     return checks, {"sigma": s.sigmas().tolist(), **data}
 
 

@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from esth.check import Bracket, Check, judge_bracket, judge_equal, judge_identity
+from esth.check import Bracket, Check, as_identity, judge_bracket, judge_equal, judge_identity
 from esth.coverage import mean_success
 from esth.divergence import safe_log1m
 from esth.lemmas import reward_weighting as lemma
 from esth.noise import draw
 from esth.weighting import linear_tilt, price_gain, softmax_tilt, tilt_range, zscore
 from toy import families
-from toy.study import Data, Float, Settings, as_identity, columns, mean, over_prompts, populations
+from toy.study import Data, Float, Settings, columns, mean, over_prompts, populations
 
 TITLE = "L3 · Reward-weighting gain"
 BETA = 0.5  # the default of LLM runs, α = σ/2

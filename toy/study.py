@@ -7,14 +7,14 @@ generator, so its numbers do not depend on which others run.
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import roots_hermitenorm
 
-from esth.check import Check, Verdict
+from esth.check import Check
 from esth.errors import InputError
 from esth.noise import draw
 
@@ -148,11 +148,6 @@ def gauss_hermite(order: int, members: int = 1) -> tuple[Float, Float]:
 def all_signs(count: int) -> Float:
     """All 2^count vectors of signs, [2^count, count]: the exact expectation over Rademacher noise."""
     return np.array(list(itertools.product((-1.0, 1.0), repeat=count)))
-
-
-def as_identity(check: Check) -> Check:
-    """The same check of a relation that any numbers satisfy: `identity` where it holds."""
-    return replace(check, verdict=Verdict.IDENTITY) if check.verdict is Verdict.HOLDS else check
 
 
 def columns(names: Sequence[str], *values: Any) -> Data:

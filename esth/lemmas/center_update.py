@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 
 from esth._array import Array, check_probability, floating
-from esth.check import Bracket, Check, judge_bracket, judge_equal
+from esth.check import Bracket, Check, as_identity, judge_bracket, judge_equal
 from esth.coverage import at_least_one, mean_success, population_success
 from esth.errors import InputError
 
@@ -131,14 +131,23 @@ def members_needed(alpha: float, hessian_trace: Array, rho: Array, gradient_norm
     return alpha * xp.abs(trace) / (2.0 * rho * norm)
 
 
-def check(center_gain: float, population_gain: float, bound: float, *, se: float = 0.0, detail: str = "") -> Check:
-    """Compare p_{θ⁺} − p with p̄_w − p̄ within the transfer bound (P4.1)."""
+def check(
+    center_gain: float,
+    population_gain: float,
+    bound: float,
+    *,
+    se: float = 0.0,
+    what: str = "[p(θ⁺) − p] − [p̄_w − p̄]",
+    detail: str = "",
+) -> Check:
+    """Compare p_{θ⁺} − p with p̄_w − p̄ within the transfer bound (P4.1); with exact remainders an identity."""
     if bound < 0:
         raise InputError("a transfer bound is not negative")
-    return judge_bracket(
-        "P4.1", "[p(θ⁺) − p] − [p̄_w − p̄]", center_gain - population_gain, Bracket(-bound, bound),
+    judged = judge_bracket(
+        "P4.1", what, center_gain - population_gain, Bracket(-bound, bound),
         measured_se=se, floor=-1.0, ceiling=1.0, detail=detail,
     )  # fmt: skip
+    return as_identity(judged) if se == 0 else judged
 
 
 def check_prediction(

@@ -172,20 +172,34 @@ def check(
 
 
 def check_bracket(
-    js: float, bounds: Bracket, n: int, *, js_se: float = 0.0, bracket_se: float = 0.0, sequence: bool = False
+    js: float,
+    bounds: Bracket,
+    n: int,
+    *,
+    js_se: float = 0.0,
+    bracket_se: float = 0.0,
+    sequence: bool = False,
+    what: str = "JS, nats",
 ) -> Check:
     """Compare a JS (nats) of `n` members with its bracket L1.3 (L1.4 for sequences); says how tight it is."""
     low, high = bounds.tightness(js)
     return judge_bracket(
-        "L1.4" if sequence else "L1.3", "JS, nats", js, bounds,
+        "L1.4" if sequence else "L1.3", what, js, bounds,
         measured_se=js_se, bracket_se=bracket_se, floor=0.0, ceiling=math.log(n) * (1 - 1e-12),
         detail=f"lower/JS {float(low):.2g}, JS/upper {float(high):.2g}",
     )  # fmt: skip
 
 
-def check_variance(variance: float, predicted: float, *, variance_se: float, tolerance: float = 0.1) -> Check:
+def check_variance(
+    variance: float,
+    predicted: float,
+    *,
+    variance_se: float,
+    tolerance: float = 0.1,
+    what: str = "Var[JS], nats²",
+) -> Check:
     """Compare Var[JS] over populations (nats²) with L1.2."""
-    return judge_equal("L1.2", "Var[JS], nats²", variance, predicted, measured_se=variance_se, tolerance=tolerance)
+    return judge_equal("L1.2", what, variance, predicted, measured_se=variance_se, tolerance=tolerance)
 
 
 def check_sigma(sigma: Array) -> Array:
