@@ -16,7 +16,7 @@ transformers = pytest.importorskip("transformers")
 
 from esth.errors import InputError  # noqa: E402
 from esth.models import Response, Sampling, load_checkpoint, load_engine  # noqa: E402
-from esth.models.transformers_engine import TransformersEngine, policy_logits  # noqa: E402
+from esth.models.transformers_engine import InverseCDF, TransformersEngine, policy_logits  # noqa: E402
 from esth.noise import FAMILIES, Member, parameter_noise, population  # noqa: E402
 
 KINDS = ("llama", "llama-untied", "qwen2", "gpt2")
@@ -327,6 +327,27 @@ def test_scores_do_not_depend_on_the_memory_they_may_take(tiny_folder: Folder) -
         np.testing.assert_allclose(again, scores, rtol=0, atol=2e-5)
 
 
+def test_responses_of_like_length_are_scored_together(tiny_folder: Folder) -> None:
+    engine = engine_of(tiny_folder("llama"), rows=2)
+    sizes = logit_counts(engine)
+    engine.score(PROMPTS[:2], [[Response((3,) * length, True) for length in (8, 1)]] * 2, Sampling())
+    assert sizes == [2 * 8 * 61, 2 * 1 * 61]
+
+
+def test_a_prompt_is_read_once_for_all_its_responses(tiny_folder: Folder) -> None:
+    engine = engine_of(tiny_folder("llama"), rows=3)
+    read = []
+    forward = engine.model.forward
+
+    def recorded(input_ids, **options):
+        read.append(input_ids.numel())
+        return forward(input_ids, **options)
+
+    engine.model.forward = recorded
+    engine.score([[5] * 50], [[Response((3, 4), True)] * 9], Sampling())
+    assert read == [49, 6, 6, 6]
+
+
 def logit_counts(engine: TransformersEngine) -> list[int]:
     """Grows with the number of logits of every forward pass from now on, prefills left out."""
     sizes: list[int] = []
@@ -354,6 +375,17 @@ def test_temperature_0_is_greedy(tiny_folder: Folder) -> None:
         assert all((score == 0).all() for score in scores)
     wrong = Response(tuple((token + 1) % 61 for token in responses[0][0].tokens), truncated=True)
     assert engine.score(PROMPTS[:1], [[wrong]], greedy)[0][0][0] == -math.inf
+
+
+def test_a_draw_inverts_the_distribution_function() -> None:
+    p = torch.tensor([0.0, 0.125, 0.5, 0.0, 0.375, 0.0])
+    below = 2.0**-40
+    expected = {0: 1, 0.125 - below: 1, 0.125: 2, 0.625 - below: 2, 0.625 + 1e-6: 4, 1 - 2.0**-51: 4}
+    streams = torch.tensor([[0.5, u] for u in expected], dtype=torch.float64)
+    draw = InverseCDF(Sampling(1.0, 2), streams, width=3)
+    left = draw(torch.zeros(len(expected), 4, dtype=torch.long), p.log().expand(len(expected), -1).clone())
+    assert left.argmax(dim=1).tolist() == list(expected.values())
+    assert torch.equal(left.isfinite().sum(dim=1), torch.ones(len(expected), dtype=torch.long))
 
 
 def test_policy_logits_at_the_limits() -> None:
