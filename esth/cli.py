@@ -1,0 +1,178 @@
+"""The command line: `esth diversity` and `esth attack`. A user's mistake is one line and exit status 2."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+import esth
+from esth.diversity.config import DiversityConfig
+from esth.errors import InputError
+from esth.lemmas import LEMMAS
+
+if TYPE_CHECKING:
+    from esth.diversity import Progress
+    from esth.sample import PopulationSample
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "quick": {"members": 4, "prompts": 16, "samples": 4},
+}
+"""Sizes by name; an option given beside a preset wins."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    try:
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
+    except (InputError, ArgumentError) as error:
+        print(f"esth: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("esth: interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+
+
+def _run(arguments: list[str]) -> int:
+    options = _parser(_preset(arguments)).parse_args([_option(a) for a in arguments])
+    if options.subcommand == "diversity":
+        return _diversity(options.diversity)
+    return _attack(options.attack)
+
+
+def _preset(arguments: list[str]) -> dict[str, Any]:
+    """The defaults that a preset in the arguments sets, before the options themselves are read."""
+    joined = " ".join(arguments).replace("--preset=", "--preset ").split()
+    chosen = [PRESETS[b] for a, b in pairwise(joined) if a == "--preset" and b in PRESETS]
+    return chosen[-1] if chosen else {}
+
+
+def _option(argument: str) -> str:
+    """--max-tokens as --max_tokens: the options of a configuration are spelled as its fields."""
+    name, equals, value = argument.partition("=")
+    field = name[2:].replace("-", "_")
+    known = name.startswith("--") and field in {f.name for f in fields(DiversityConfig)}
+    return f"--{field}{equals}{value}" if known else argument
+
+
+def _parser(defaults: dict[str, Any]) -> ArgumentParser:
+    parser = ArgumentParser(prog="esth", description=esth.__doc__, exit_on_error=False, version=esth.__version__)
+    commands = parser.add_subcommands(required=True)
+
+    diversity = ArgumentParser(
+        exit_on_error=False,
+        description="JS diversity of a population around a checkpoint, its bracket, its prediction from the center, and "
+        "what it buys in coverage.",
+    )
+    add = diversity.add_argument
+    add("models", nargs="*", help='a Hugging Face folder, a hub name, or "demo"; two are compared on the same prompts')
+    add("--from", dest="sources", nargs="+", metavar="FOLDER", help="saved samples to report again, without a model")
+    add("--out", type=Path, default=Path("esth-diversity"), help="folder for samples and reports")
+    add("--preset", choices=list(PRESETS), default="default", help="sizes; quick ends within a minute on the demo")
+    add("--dry-run", action="store_true", help="say what it would cost, from a small pilot, and stop")
+    add("--target-se", type=float, default=None, help="with --dry-run: the standard error of JS wanted, nats")
+    add("--trust-remote-code", action="store_true", help="run Python code that comes with the checkpoint")
+    diversity.add_class_arguments(DiversityConfig)
+    diversity.set_defaults(defaults)
+    commands.add_subcommand("diversity", diversity, help="measure the diversity of a checkpoint's populations")
+
+    attack = ArgumentParser(exit_on_error=False, description="Search for an instance that breaks a bound of a lemma.")
+    add = attack.add_argument
+    add("lemma", choices=LEMMAS, help="whose bounds to attack")
+    add("--instances", type=float, default=1e6, help="random instances of each bound, before local search")
+    add("--seed", type=int, default=0)
+    add("--out", type=Path, default=Path("esth-attack"), help="folder of the search's state: the same command resumes")
+    commands.add_subcommand("attack", attack, help="try to break the bounds")
+    return parser
+
+
+def _diversity(options: Any) -> int:
+    from esth.diversity import compare, measure, report, write_json
+    from esth.diversity.plan import plan
+    from esth.diversity.show import show_comparison, show_plan, show_report
+
+    config = DiversityConfig(**{f.name: getattr(options, f.name) for f in fields(DiversityConfig)})
+    if bool(options.models) == bool(options.sources):
+        raise InputError("name a model (a folder, a hub name, or demo), or saved samples with --from")
+    if len(options.models or options.sources) > 2:
+        raise InputError("at most two models, or two saved samples, are compared")
+    if options.dry_run:
+        if options.sources:
+            raise InputError("--dry-run plans a new sample; it does not go with --from")
+        for model in options.models:
+            with _progress() as progress:
+                planned = plan(model, config, options.target_se, progress, options.trust_remote_code)
+            show_plan(planned)
+        return 0
+    if options.target_se is not None:
+        raise InputError("--target-se goes with --dry-run")
+
+    samples = [_load(Path(folder)) for folder in options.sources or ()]
+    pair = len(options.models or ()) == 2
+    for i, model in enumerate(options.models or ()):
+        out = options.out / str(i + 1) if pair else options.out
+        with _progress() as progress:
+            samples.append(
+                measure(model, config, out=out, progress=progress, trust_remote_code=options.trust_remote_code)
+            )
+    for sample in samples:
+        show_report(report(sample))
+    if len(samples) == 2:
+        comparison = compare(*samples)
+        show_comparison(comparison)
+        if pair:
+            write_json(options.out / "comparison.json", comparison.to_dict())
+    if options.models:
+        print(
+            f"written to {options.out}; report again without a model: esth diversity --from {options.out}"
+            + ("/1" * pair)
+        )
+    return 0
+
+
+def _load(folder: Path) -> "PopulationSample":
+    from esth.sample import PopulationSample
+
+    return PopulationSample.load(folder / "sample" if (folder / "sample").is_dir() else folder)
+
+
+@contextmanager
+def _progress() -> "Iterator[Progress]":
+    """A bar a stage, with tokens/s and the time left, on a terminal's standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = ("{task.description}", "{task.fields[rate]}")
+    text, rate = (TextColumn(c) for c in columns)
+    bars = Bars(
+        text, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn(compact=True), rate,
+        console=Console(stderr=True),
+    )  # fmt: skip
+    tasks: dict[str, Any] = {}
+    tokens_so_far: dict[str, int] = {}
+
+    def progress(stage: str, done: int, total: int, tokens: int) -> None:
+        if stage not in tasks:
+            tasks[stage] = bars.add_task(stage, total=total, rate="")
+            tokens_so_far[stage] = 0
+        tokens_so_far[stage] += tokens
+        seconds = bars.tasks[tasks[stage]].elapsed or 0.0
+        speed = f"{tokens_so_far[stage] / seconds:,.0f} tokens/s" if tokens_so_far[stage] and seconds > 0.5 else ""
+        bars.update(tasks[stage], completed=done, total=total, rate=speed)
+
+    with bars:
+        yield progress
+
+
+def _attack(options: Any) -> int:
+    from esth.attack import attack, show
+
+    result = attack(options.lemma, instances=options.instances, seed=options.seed, out=options.out)
+    show(result)
+    return 1 if result.violated else 0

@@ -1,0 +1,113 @@
+"""Everything that defines a sampled population besides the checkpoint."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from esth._array import check_weights
+from esth.errors import InputError
+from esth.lemmas.fisher_rate import check_sigma
+from esth.noise import check_family
+from esth.sample import Floats
+
+if TYPE_CHECKING:
+    from esth.models.engine import Sampling
+    from esth.tasks import Task
+
+
+@dataclass(frozen=True)
+class DiversityConfig:
+    """A population, its prompts and its policy.
+
+    Attributes:
+        sigma: scale of the noise on every parameter, > 0.
+        members: N.
+        samples: responses m of each member (and of the center) to each prompt, >= 2.
+        prompts: prompts taken from the task.
+        task: name of a task (esth/tasks), or "file" for one of the user's own.
+        data: the user's file (JSONL, Parquet, CSV, TSV), or where a benchmark's file lies.
+        split: train, validation, test or all, as far as the task has it.
+        difficulty: of generated tasks; the task's easiest if none.
+        question: field of the prompt in a user's file.
+        answer: field of the answer in a user's file.
+        verifier: in place of the task's own (esth/tasks/verifiers.py).
+        family: gaussian, antithetic, rademacher or low-rank.
+        rank: of low-rank noise.
+        weights: one a member, sums to 1; uniform if none.
+        temperature: of the policy; part of what JS is measured on.
+        max_tokens: a response is cut there; the task's own limit if none.
+        top_k: only the k most likely tokens (L1.1 and L1.3 then do not apply, and are left out).
+        top_p: only the most likely tokens of this mass (likewise).
+        dtype: of the weights.
+        seed: of members, prompts and responses.
+        block_gib: GiB that the next-token distributions held at a time may take.
+    """
+
+    sigma: float = 0.01
+    members: int = 8
+    samples: int = 4
+    prompts: int = 24
+    task: str = "arithmetic"
+    data: str | None = None
+    split: str = "test"
+    difficulty: str | None = None
+    question: str = "question"
+    answer: str = "answer"
+    verifier: str | None = None
+    family: str = "gaussian"
+    rank: int = 1
+    weights: list[float] | None = None
+    temperature: float = 0.7
+    max_tokens: int | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    dtype: str = "float32"
+    seed: int = 0
+    block_gib: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_sigma(self.sigma)
+        if self.sigma == 0:
+            raise InputError("sigma = 0 makes all members equal: a population needs sigma > 0")
+        check_family(self.family)
+        for name, least in (("members", 1), ("samples", 2), ("prompts", 1)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if self.family == "antithetic" and self.members % 2:
+            raise InputError(f"antithetic members come in pairs: members must be even, not {self.members}")
+        if not self.block_gib > 0:
+            raise InputError(f"block_gib must be positive, not {self.block_gib}")
+        self.weight_vector()
+
+    def weight_vector(self) -> Floats:
+        """Member weights [N]."""
+        return np.asarray(check_weights(self.weights, np.zeros(self.members)), dtype=np.float64)
+
+    def sampling(self, default_tokens: int) -> "Sampling":
+        """The policy's sampling, with the task's token limit unless one is given."""
+        from esth.models.engine import Sampling
+
+        limit = default_tokens if self.max_tokens is None else self.max_tokens
+        return Sampling(self.temperature, limit, self.top_k, self.top_p)
+
+    def load_task(self) -> "Task":
+        """The task's first `prompts` problems."""
+        from esth.tasks import load_task
+
+        return load_task(
+            self.task,
+            split=self.split,
+            n=self.prompts,
+            seed=self.seed,
+            difficulty=self.difficulty,
+            data=self.data,
+            question=self.question,
+            answer=self.answer,
+            verifier=self.verifier,
+        )
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the sampled policy is a softmax of full support, as L1 asks."""
+        return self.temperature > 0 and self.top_k is None and self.top_p is None

@@ -1,0 +1,98 @@
+"""What of a long sampling is done, so that Ctrl-C or a killed process costs one step and not the whole."""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esth.errors import InputError
+
+if TYPE_CHECKING:
+    from esth.models.engine import Response
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Journal:
+    """Named groups of arrays in a folder, each written whole or not at all; in memory alone if the folder is None.
+
+    Args:
+        folder: where they lie.
+        identity: JSON types that say what the work is; a folder of other work is emptied.
+    """
+
+    def __init__(self, folder: Path | None, identity: dict[str, Any] | None = None) -> None:
+        self.folder = folder
+        if folder is None:
+            return
+        try:
+            mark = folder / "identity.json"
+            text = json.dumps(identity, sort_keys=True)
+            if not mark.is_file() or mark.read_text(encoding="utf-8") != text:
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True)
+                mark.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
+
+    def get(self, name: str) -> Arrays | None:
+        """The group `name`, None if it is not there."""
+        path = self._path(name)
+        if path is None or not path.is_file():
+            return None
+        with np.load(path, allow_pickle=False) as stored:
+            return {key: stored[key] for key in stored.files}
+
+    def put(self, name: str, arrays: Arrays) -> Arrays:
+        """Keep a group and return it."""
+        path = self._path(name)
+        if path is not None:
+            half = path.with_suffix(".half")
+            try:
+                with open(half, "wb") as stream:
+                    np.savez(stream, allow_pickle=False, **arrays)
+                os.replace(half, path)
+            except OSError as error:
+                raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        return arrays
+
+    def responses(self, name: str, prompts: int) -> list[list["Response"]] | None:
+        """Responses kept under `name`, [prompt][sample]."""
+        from esth.models.engine import Response
+
+        stored = self.get(name)
+        if stored is None:
+            return None
+        ends = np.cumsum(stored["lengths"])
+        tokens = np.split(stored["tokens"], ends[:-1])
+        flat = [
+            Response(tuple(int(x) for x in t), bool(cut)) for t, cut in zip(tokens, stored["truncated"], strict=True)
+        ]
+        each = len(flat) // prompts
+        return [flat[x * each : (x + 1) * each] for x in range(prompts)]
+
+    def keep_responses(self, name: str, grid: Sequence[Sequence["Response"]]) -> list[list["Response"]]:
+        """Keep responses, the same number for each prompt, and return them."""
+        flat = [r for row in grid for r in row]
+        self.put(
+            name,
+            {
+                "tokens": np.array([t for r in flat for t in r.tokens], dtype=np.int64),
+                "lengths": np.array([len(r.tokens) for r in flat], dtype=np.int64),
+                "truncated": np.array([r.truncated for r in flat], dtype=np.bool_),
+            },
+        )
+        return [list(row) for row in grid]
+
+    def close(self) -> None:
+        """The work is done and saved elsewhere: forget the journal."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _path(self, name: str) -> Path | None:
+        return None if self.folder is None else self.folder / f"{name}.npz"

@@ -1,0 +1,235 @@
+"""The pipeline of `esth diversity` on a tiny real model, against enumeration of every response it can give."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+from esth.divergence import js as exact_js
+from esth.diversity import DiversityConfig, compare, measure, report
+from esth.diversity.journal import Journal
+from esth.diversity.sampling import Scorer, Spoken, quiet, sample_population
+from esth.errors import InputError
+from esth.estimators import js
+from esth.models import load_checkpoint
+from esth.models.engine import Response, Sampling
+from esth.models.transformers_engine import TransformersEngine
+from esth.noise import population
+from esth.sample import PopulationSample
+from tests.conftest import STOP, VOCABULARY
+
+WEIGHTS = [0.5, 0.3, 0.2]
+QUESTIONS = ["t5 t9", "t30", "t7 t7 t8 t40"]
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_folder):
+    return TransformersEngine(load_checkpoint(str(tiny_folder("llama"))))
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"question": q, "answer": "12"}) + "\n" for q in QUESTIONS))
+    return str(path)
+
+
+def configuration(questions, **changes):
+    return DiversityConfig(
+        **(
+            {
+                "sigma": 0.1,
+                "members": 3,
+                "samples": 40,
+                "prompts": len(QUESTIONS),
+                "task": "file",
+                "data": questions,
+                "weights": WEIGHTS,
+                "max_tokens": 2,
+            }
+            | changes
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def sample(engine, questions):
+    config = configuration(questions)
+    return sample_population(engine, config.load_task(), config)
+
+
+def every_response():
+    """All outcomes of at most two tokens: the stop token, or two tokens of which the second may be it."""
+    out = [Response((STOP,), False)]
+    for a, b in itertools.product(range(VOCABULARY), repeat=2):
+        if a != STOP:
+            out.append(Response((a, b), b != STOP))
+    return out
+
+
+@pytest.fixture(scope="module")
+def enumerated(engine, sample):
+    """[prompts, N, outcomes] log-probabilities of every response under every member."""
+    sampling = Sampling(0.7, 2)
+    prompts = [engine.checkpoint.encode(q) for q in sample.prompts]
+    scores = []
+    for member in population(0, 3):
+        engine.set_member(member, 0.1)
+        rows = engine.score(prompts, [every_response()] * len(prompts), sampling)
+        scores.append([[float(s.sum()) for s in row] for row in rows])
+    engine.restore()
+    return np.array(scores).transpose(1, 0, 2)
+
+
+def test_enumeration_is_complete(enumerated):
+    assert np.exp(enumerated).sum(-1) == pytest.approx(np.ones((3, 3)), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["chain", "rb", "post", "mc"])
+def test_estimators_agree_with_enumeration(sample, enumerated, name):
+    exact = exact_js(enumerated, np.array(WEIGHTS))
+    said = sample.population
+    values = {
+        "chain": said.chain,
+        "rb": said.rb,
+        "post": js.post(said.scores, sample.weights),
+        "mc": js.mc(said.scores, said.member, sample.weights),
+    }[name]
+    estimate = js.stratified(sample.grid(values), sample.weights)
+    assert np.all(estimate.se < 0.5 * exact), "the test must be able to fail"
+    assert np.all(np.abs(estimate.value - exact) < 4 * estimate.se)
+
+
+def test_scores_are_those_of_the_enumeration(sample, enumerated):
+    table = {r.tokens: k for k, r in enumerate(every_response())}
+    said = sample.population
+    expected = np.stack([enumerated[x, :, table[tuple(t)]] for x, t in zip(said.prompt, said.tokens, strict=True)])
+    assert said.scores == pytest.approx(expected, abs=1e-4)
+
+
+def test_bracket_holds_in_expectation(sample, enumerated):
+    exact = exact_js(enumerated, np.array(WEIGHTS)).mean()
+    lower, upper = (
+        js.stratified(sample.grid(v), sample.weights) for v in (sample.population.lower, sample.population.upper)
+    )
+    assert lower.value.mean() - 3 * lower.se.mean() < exact < upper.value.mean() + 3 * upper.se.mean()
+    assert lower.value.mean() > 0.3 * exact and upper.value.mean() < 3 * exact
+
+
+@pytest.mark.parametrize("sigma", [0.001])
+def test_rate_from_the_center_is_exact_in_expectation(engine, questions, sigma):
+    """Averaged over every response of the center, the directional form predicts the exact JS of the very members."""
+    config = configuration(questions, sigma=sigma)
+    sampling, prompts = Sampling(0.7, 2), [engine.checkpoint.encode(QUESTIONS[0])]
+    everything = Spoken()
+    everything.add(-1, [every_response()])
+    members = population(0, 3)
+    scorer = Scorer(engine, prompts, members, config, sampling, quiet, Journal(None))
+    forms = scorer.center(everything)
+    scores = []
+    for member in (None, *members):
+        if member is None:
+            engine.restore()
+        else:
+            engine.set_member(member, sigma)
+        scores.append([float(s.sum()) for s in engine.score(prompts, [every_response()], sampling)[0]])
+    engine.restore()
+    center = np.exp(scores[0])
+    exact = float(exact_js(np.array(scores[1:]), np.array(WEIGHTS)))
+    assert center @ forms["rate"] == pytest.approx(exact, rel=0.05)
+    # JS is half the weighted variance of the directions: for one direction, KL(center‖member) = σ² εᵀFε/2.
+    divergences = [float(center @ (np.array(scores[0]) - np.array(s))) for s in scores[1:]]
+    assert 0.5 * sigma**2 * (center @ forms["forms"]) == pytest.approx(divergences, rel=0.05)
+
+
+def test_result_does_not_depend_on_the_blocks(engine, questions, sample):
+    config = configuration(questions, block_gib=20 * 3 * VOCABULARY * 4 / 2**30)
+    other = sample_population(engine, config.load_task(), config)
+    assert other.population.tokens == sample.population.tokens
+    for name in ("scores", "chain", "rb", "lower", "upper"):
+        assert getattr(other.population, name) == pytest.approx(getattr(sample.population, name), abs=1e-5)
+    assert other.center.forms == pytest.approx(sample.center.forms, rel=1e-3, abs=1e-4)
+
+
+def test_saved_sample_gives_the_same_report(sample, tmp_path):
+    sample.save(tmp_path / "s")
+    again = PopulationSample.load(tmp_path / "s")
+    assert report(again).to_dict() == report(sample).to_dict()
+    sample.save(tmp_path / "s")  # an older sample is replaced
+    assert json.dumps(report(sample).to_dict(), allow_nan=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["s"]
+
+
+def test_interrupted_measurement_goes_on(tiny_folder, questions, tmp_path):
+    config = configuration(questions, samples=4)
+    whole = measure(str(tiny_folder("llama")), config, out=tmp_path / "whole")
+
+    class Stop(Exception):
+        pass
+
+    for last in (("sampling", 2), ("scoring", 1), ("center", 1)):
+
+        def progress(stage, done, total, tokens, last=last):
+            if stage == last[0] and done >= last[1]:
+                raise Stop
+
+        with pytest.raises(Stop):
+            measure(str(tiny_folder("llama")), config, out=tmp_path / "parts", progress=progress)
+        assert (tmp_path / "parts" / "unfinished").is_dir() and not (tmp_path / "parts" / "sample").exists()
+    parts = measure(str(tiny_folder("llama")), config, out=tmp_path / "parts")
+    assert parts.population.tokens == whole.population.tokens
+    assert np.array_equal(parts.population.scores, whole.population.scores)
+    assert np.array_equal(parts.population.chain, whole.population.chain)
+    assert np.array_equal(parts.center.forms, whole.center.forms)
+    assert not (tmp_path / "parts" / "unfinished").exists()
+
+
+def test_paired_comparison(engine, questions, sample):
+    wider = configuration(questions, sigma=0.2)
+    other = sample_population(engine, wider.load_task(), wider)
+    difference = compare(sample, other).quantities[0]
+    assert difference.lower < difference.value < difference.upper and difference.value > 0
+    with pytest.raises(InputError, match="different prompts"):
+        fewer = configuration(questions, prompts=2, samples=2)
+        compare(sample, sample_population(engine, fewer.load_task(), fewer))
+
+
+def test_restricted_policies_have_no_rate_but_a_diversity(engine, questions, sample):
+    config = configuration(questions, top_k=5)
+    top = sample_population(engine, config.load_task(), config)
+    assert np.isnan(top.center.rate).all() and np.isfinite(top.population.chain).all()
+    assert "JS from the center" not in report(top).quantities
+    estimate = {n: report(top)[f"JS {n}"] for n in ("chain", "rb", "post")}
+    assert estimate["post"].lower < estimate["chain"].value < estimate["post"].upper
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sigma": -0.1}, "sigma"),
+        ({"sigma": 0.0}, "sigma"),
+        ({"sigma": float("nan")}, "sigma"),
+        ({"members": 0}, "members"),
+        ({"samples": 1}, "samples"),
+        ({"weights": [0.5, 0.3, 0.3]}, "sum to 1"),
+        ({"weights": [0.5, 0.5]}, "one weight a member"),
+        ({"family": "cauchy"}, "family"),
+        ({"family": "antithetic"}, "even"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"prompts": 10}, "problems"),
+        ({"task": "arithmetics"}, "arithmetic"),
+    ],
+)
+def test_bad_configurations_are_one_line(questions, change, message):
+    with pytest.raises(InputError, match=message) as caught:
+        config = configuration(questions, **change)
+        config.load_task()
+        config.sampling(16)
+    assert "\n" not in str(caught.value)
+
+
+def test_members_that_do_not_differ_are_no_diversity(engine, questions):
+    config = configuration(questions, sigma=1e-30, samples=2)
+    with pytest.raises(InputError, match="alike"):
+        sample_population(engine, config.load_task(), config)
