@@ -114,12 +114,12 @@ def test_tiny_successes_keep_their_advantage():
 
 
 def test_nearly_certain_successes_keep_their_advantage():
-    """Far below the rounding of a success: failures x(1, 3) of two members and their copies."""
+    """Far below the rounding of a success: failures x(1, 3) of two members and their copies, up to that of p̄."""
     for x, copies in ((1e-9, 1), (1e-9, 4), (1e-12, 2)):
         p = np.tile(1 - x * np.array([1.0, 3.0]), copies)
         difference = exact_covered(p) - exact_mixture(p, len(p))
-        assert advantage(p) == approx(float(difference), rel=1e-9)
-        assert contains(bracket(p), float(difference))
+        assert advantage(p) == approx(float(difference), rel=1e-15 / x)
+        assert contains(bracket(p), float(difference), rel=1e-15 / x)
 
 
 # L2.3
