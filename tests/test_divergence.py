@@ -238,8 +238,8 @@ def test_data_processing(population, outcomes, random):
     value = js(log_p, weights)
     assert js(project(log_p, outcome, outcomes), weights) <= value * (1 + 1e-9) + ZERO
     success = np.clip(np.sum(np.exp(log_p) * (outcome == 0), axis=-1), 0.0, 1.0)
-    # `success` is rounded, so its members differ by an ulp even where they should not.
-    assert projected_js(success, weights) <= value * (1 + 1e-5) + 1e-24
+    # `success` is a rounded sum: one member may fail with probability 1e-16 where another never does.
+    assert projected_js(success, weights) <= value * (1 + 1e-5) + 1e-15
 
 
 def test_js_is_zero_only_for_equal_members():
@@ -364,8 +364,8 @@ def test_torch_gives_the_same_numbers_and_gradients():
 @given(successes())
 def test_projected_js_is_its_definition(population):
     p, weights = population
-    # 1e-300: what a member of weight 1e-310 may add.
-    assert close(projected_js(p, weights), exact_projected_js(p, weights), 1e-13, 1e-300)
+    # 1e-300: what a member of weight 1e-310 may add; 1e-60: what weights of sum 1 − 1e-16 do to equal members.
+    assert close(projected_js(p, weights), exact_projected_js(p, weights), 1e-13, 1e-300 + 1e-60 * p.max())
 
 
 @pytest.mark.parametrize("center", [1e-300, 1e-20, 1e-9, 0.3, 0.5, 0.9999])
@@ -448,7 +448,7 @@ def test_chi_square_of_close_distributions_beside_a_rare_distant_category():
 
 def test_renyi_is_finite_where_chi_square_overflows():
     p, q = [0.0, -1e4], [-1e4, 0.0]
-    assert chi_square(p, q) == np.inf
+    assert chi_square(p, q) == chi_square(np.float32(p), np.float32(q)) == np.inf
     assert renyi2(p, q) == approx(1e4, rel=1e-15)
     assert renyi2(log([0.5, 0.5]), log([1.0, 0.0])) == chi_square(log([0.5, 0.5]), log([1.0, 0.0])) == np.inf
     assert renyi2(log([1.0, 0.0]), log([0.5, 0.5])) == approx(LOG_2, rel=1e-15)
