@@ -66,8 +66,7 @@ def _parser(defaults: dict[str, Any]) -> ArgumentParser:
 
     diversity = ArgumentParser(
         exit_on_error=False,
-        description="JS diversity of a population around a checkpoint, its bracket, its prediction from the center, and "
-        "what it buys in coverage.",
+        description="JS diversity of a population around a checkpoint: bracket, prediction from the center, coverage.",
     )
     add = diversity.add_argument
     add("models", nargs="*", help='a Hugging Face folder, a hub name, or "demo"; two are compared on the same prompts')

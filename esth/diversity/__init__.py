@@ -1,7 +1,7 @@
 """How diverse is a population around a checkpoint? (docs/theory.md, L1 and L2)
 
     from esth.diversity import DiversityConfig, diversity
-    report = diversity("demo", DiversityConfig(sigma=0.01, members=8))
+    report = diversity("demo", DiversityConfig(sigma=0.002, members=8))
     print(report["JS chain"])
 
 `measure` needs a model and gives a `PopulationSample`; `report` needs only that.

@@ -44,7 +44,7 @@ class DiversityConfig:
         block_gib: GiB that the next-token distributions held at a time may take.
     """
 
-    sigma: float = 0.01
+    sigma: float = 0.001
     members: int = 8
     samples: int = 4
     prompts: int = 24

@@ -124,26 +124,37 @@ def _diversity(out: Report, sample: PopulationSample) -> None:
         out.add("JS share of H(w)", "", share, note=f"H(w) = {ceiling:.4g} nats, the largest possible")
     lower, upper = (per_prompt(sample, v) for v in (said.lower, said.upper))
     out.add("bracket lower", "nats", over_prompts(lower.value, lower.se), note="L1.4, guaranteed in expectation")
-    out.add("bracket upper", "nats", over_prompts(upper.value, upper.se), note="L1.4, guaranteed in expectation")
+    capped = Interval(*(np.minimum(x, ceiling) for x in over_prompts(upper.value, upper.se)))
+    out.add("bracket upper", "nats", capped, note="L1.4, guaranteed in expectation; at most H(w)")
     out.add("tokens", "tokens", over_prompts(length), note="of a response, stop token included")
     cut = per_prompt(sample, said.truncated.astype(np.float64)).value
     out.add("truncated", "share", over_prompts(cut), note="kept: an outcome of the truncated policy")
 
-    margins = [_standard_error(upper.value - chain, within), _standard_error(chain - lower.value, within)]
-    bounds = Bracket(float(lower.value.mean()), float(upper.value.mean()))
-    out.checks.append(fisher_rate.check_bracket(float(chain.mean()), bounds, n, js_se=max(margins), sequence=True))
+    bounds = Bracket(float(lower.value.mean()), min(float(upper.value.mean()), ceiling))
+    out.checks.append(
+        fisher_rate.check_bracket(
+            float(chain.mean()), bounds, n, js_se=_nearest_error(chain, lower.value, upper.value, within), sequence=True
+        )
+    )
     difference = per_prompt(sample, values["post"] - values["chain"])
     out.checks.append(
         judge_equal(
-            "L1.4", "post = chain: two estimators of one JS, nats", float(estimates["post"].value.mean()),
+            "L1.4", "JS post = JS chain, nats", float(estimates["post"].value.mean()),
             float(chain.mean()), measured_se=_standard_error(difference.value, difference.se), tolerance=0.1,
-            detail="tests the scoring; the standard error is that of the paired difference",
+            detail="two estimators, paired: tests the scoring",
         )
     )  # fmt: skip
     out.prompts += [
         {"prompt": text, "JS chain": float(v), "JS chain se": float(s), "tokens": float(t)}
         for text, v, s, t in zip(sample.prompts, chain, within, length, strict=True)
     ]
+
+
+def _nearest_error(chain: Floats, lower: Floats, upper: Floats, within: Floats) -> float:
+    """Standard error of the margin, paired by prompt, to the bound that is nearer in standard errors."""
+    margins = [chain - lower, upper - chain]
+    errors = [_standard_error(margin, within) for margin in margins]
+    return min(zip(margins, errors, strict=True), key=lambda pair: pair[0].mean() / max(pair[1], 1e-300))[1]
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Interval:
@@ -173,8 +184,8 @@ def _rate(out: Report, sample: PopulationSample) -> None:
     out.checks.append(
         fisher_rate.check(
             float(chain.mean()), float(predicted.mean()), js_se=se, tolerance=RATE_TOLERANCE,
-            what="JS of this population, nats",
-            detail=f"σ² tr F = {sigma**2 * trace:.3g}: the rate is a small-σ limit; paired by prompt",
+            signal=sigma**2 * trace, what="JS of this population, nats",
+            detail=f"σ² tr F = {sigma**2 * trace:.3g} (predicts up to {fisher_rate.SMALL_SIGNAL:g}); paired by prompt",
         )
     )  # fmt: skip
     if sample.settings["family"] == "gaussian" and sample.n > 2:
@@ -215,6 +226,11 @@ def _success(out: Report, sample: PopulationSample) -> None:
         _advantage(out, rewards, center)
 
 
+def _cut(interval: Interval) -> Interval:
+    """A success and its interval, cut to [0, 1]; unbiased estimates of single prompts may lie outside."""
+    return Interval(*(np.clip(x, 0.0, 1.0) for x in interval))
+
+
 def _projected(out: Report, sample: PopulationSample, rewards: NDArray[Any]) -> None:
     counts, m = rewards.sum(-1), rewards.shape[-1]
     rng = np.random.default_rng(int(sample.settings["seed"]))
@@ -228,7 +244,7 @@ def _projected(out: Report, sample: PopulationSample, rewards: NDArray[Any]) -> 
     out.add("JSᵛ", "nats", interval, note="verifier-projected; its bias: docs/methods.md")
     if sample.n > 1:
         p_value = float(projected_js.permutation_test(counts, m, rng, sample.weights, pooled=True))
-        out.add("p-value of JSᵛ > 0", "", (p_value,) * 3, "exact", "outcomes permuted across members within a prompt")
+        out.add("p-value of JSᵛ > 0", "", (p_value,) * 3, note="outcomes permuted across members within a prompt")
     for row, value in zip(out.prompts, values, strict=True):
         row["JSᵛ"] = float(value)
 
@@ -248,13 +264,13 @@ def _advantage(out: Report, rewards: NDArray[Any], center: Floats) -> None:
     out.add(
         f"P_pop({k})",
         "share",
-        over_prompts(advantage.population(wins, m, k)),
+        _cut(over_prompts(advantage.population(wins, m, k))),
         note=f"K of {n} members, one response each; {note}",
     )
     out.add(
         f"P_mix({k})",
         "share",
-        over_prompts(advantage.mixture(wins, m, k)),
+        _cut(over_prompts(advantage.mixture(wins, m, k))),
         note=f"draws of the realised mixture; {note}",
     )
     tries = center.shape[1]
@@ -262,7 +278,7 @@ def _advantage(out: Report, rewards: NDArray[Any], center: Floats) -> None:
         out.add(
             f"P_center({k})",
             "share",
-            over_prompts(pass_at_k_per_prompt(tries, center.sum(1), k)),
+            _share(pass_at_k_per_prompt(tries, center.sum(1), k)),
             note="draws of the center",
         )
     measured = advantage.gap(wins, m, k)
