@@ -130,10 +130,11 @@ def _diversity(out: Report, sample: PopulationSample) -> None:
     cut = per_prompt(sample, said.truncated.astype(np.float64)).value
     out.add("truncated", "share", over_prompts(cut), note="kept: an outcome of the truncated policy")
 
-    bounds = Bracket(float(lower.value.mean()), min(float(upper.value.mean()), ceiling))
+    above = upper.value if upper.value.mean() < ceiling else np.full_like(upper.value, ceiling)
+    bounds = Bracket(float(lower.value.mean()), float(above.mean()))
     out.checks.append(
         fisher_rate.check_bracket(
-            float(chain.mean()), bounds, n, js_se=_nearest_error(chain, lower.value, upper.value, within), sequence=True
+            float(chain.mean()), bounds, n, js_se=_nearest_error(chain, lower.value, above, within), sequence=True
         )
     )
     difference = per_prompt(sample, values["post"] - values["chain"])
