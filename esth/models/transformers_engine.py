@@ -1,8 +1,9 @@
 """The default engine: a transformers model in this process, on CPU or GPU, in float32 unless told otherwise.
 
-A prompt's keys and values are computed once and shared by its responses, in sampling and in scoring: for short
-answers that is most of the work. Sampling is transformers' own `generate`, with a logits processor that leaves one
-token, the inverse of the policy's distribution function at the next number of the response's own uniform stream.
+A prompt's keys and values are computed once and shared by its responses, and those of what prompts begin with in common
+once for all of them, in sampling and in scoring: for short answers that is most of the work. Sampling is transformers'
+own `generate`, with a logits processor that leaves one token, the inverse of the policy's distribution function at the
+next number of the response's own uniform stream.
 """
 
 import copy
@@ -252,22 +253,32 @@ class TransformersEngine(Engine):
     def _prefixes(
         self, prompts: Sequence[Sequence[int]], wanted: Sequence[int]
     ) -> Iterator[tuple[list[int], "_Prefix"]]:
-        """Prompts of like length in groups, with the keys and values of all tokens of each but its last."""
+        """Prompts of like length in groups, with the keys and values of all tokens of each but its last.
+
+        What the prompts of a group begin with in common (a chat's system turn) is read once.
+        """
         order = sorted(wanted, key=lambda i: len(prompts[i]))
         for start in range(0, len(order), self.rows):
             group = order[start : start + self.rows]
-            tokens, mask = _pad([prompts[i][:-1] for i in group], self.device, left=True)
+            heads = [list(prompts[i][:-1]) for i in group]
             last = torch.tensor([prompts[i][-1:] for i in group], device=self.device)
+            shared = _common_length(heads)
+            tokens, mask = _pad([head[shared:] for head in heads], self.device, left=True)
+            begin = torch.tensor([heads[0][:shared]], dtype=torch.long, device=self.device)
+            mask = torch.cat([torch.ones_like(begin).expand(len(group), -1), mask], dim=1)
             cache = DynamicCache(config=self.model.config)
+            if shared > 0:
+                self.model(begin, past_key_values=cache, logits_to_keep=1)
+                cache.batch_repeat_interleave(len(group))
             if tokens.shape[1] > 0:
                 self.model(
                     tokens,
                     attention_mask=mask,
-                    position_ids=_positions(mask),
+                    position_ids=_positions(mask)[:, shared:],
                     past_key_values=cache,
                     logits_to_keep=1,
                 )
-            yield group, _Prefix(tokens, mask, last, cache)
+            yield group, _Prefix(torch.cat([begin.expand(len(group), -1), tokens], dim=1), mask, last, cache)
 
     def _check(self, what: str, tokens: Sequence[int], room: int) -> None:
         limit = self.checkpoint.context
@@ -369,7 +380,7 @@ class _Row(NamedTuple):
 
 
 class _Prefix(NamedTuple):
-    """Prompts in a batch, padded on the left: all tokens but the last, their mask and cache, and the last token."""
+    """Prompts in a batch, padded (before what is their own): all tokens but the last, mask, cache; the last token."""
 
     tokens: torch.Tensor
     mask: torch.Tensor
@@ -383,6 +394,12 @@ class _Prefix(NamedTuple):
         if self.tokens.shape[1] > 0:
             cache.batch_select_indices(index)
         return _Prefix(self.tokens[index], self.mask[index], self.last[index], cache)
+
+
+def _common_length(sequences: Sequence[Sequence[int]]) -> int:
+    """How many tokens all sequences begin with in common."""
+    columns = enumerate(zip(*sequences, strict=False))
+    return next((t for t, tokens in columns if len(set(tokens)) > 1), min(map(len, sequences)))
 
 
 def _positions(mask: torch.Tensor) -> torch.Tensor:
