@@ -166,6 +166,12 @@ def test_softmax_tilt_at_extreme_beta():
     assert softmax_tilt([5], 2.0).tolist() == [1.0]
 
 
+def test_softmax_tilt_keeps_small_differences_about_a_large_mean():
+    """β·f has lost them, β·(f − max f) has not."""
+    fitness = 2.0**20 + 2.0**-30 * np.arange(3)
+    np.testing.assert_allclose(softmax_tilt(fitness, 0.7 * 2.0**30), scipy.special.softmax([0.0, 0.7, 1.4]), rtol=1e-13)
+
+
 def test_softmax_tilt_can_reverse():
     """L3.3: Cov(f, p) > 0, and still a large β takes the gain back."""
     fitness, p = np.array([0.0, 1.0, 3.0]), np.array([0.0, 0.9, 0.45])
@@ -225,6 +231,7 @@ def test_effective_size_lies_between_one_and_n(weights):
 
 def test_uniform():
     assert uniform(4).tolist() == [0.25] * 4 and uniform(4).dtype == np.float64
+    assert uniform(1).tolist() == [1.0]
     like = torch.zeros(3, dtype=torch.float32)
     assert uniform(2, like).dtype == torch.float32
     for n in (0, -1):
@@ -244,7 +251,7 @@ def test_fitness_must_be_finite_numbers_of_members(function, fitness):
         function(fitness)
 
 
-@pytest.mark.parametrize("beta", [np.nan, np.inf])
+@pytest.mark.parametrize("beta", [np.nan, np.inf, np.array([[1.0], [np.nan]])])
 @pytest.mark.parametrize("function", [linear_tilt, softmax_tilt])
 def test_beta_must_be_finite(function, beta):
     with pytest.raises(InputError, match="beta"):
