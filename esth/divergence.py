@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from esth._array import Array, check_probability, check_weights, floating, namespace, safe_log
+from esth._array import Array, check_probability, check_weights, floating, is_torch, namespace, safe_log
 from esth.errors import InputError
 
 # Elements worked on at a time: the few arrays of this size that one divergence needs stay in a core's cache.
@@ -33,6 +33,9 @@ def log_softmax(logits: Array) -> Array:
     top = xp.max(logits, axis=-1, keepdims=True)
     if not bool(xp.all(xp.isfinite(top))):
         raise InputError("logits must be finite or -inf, with a finite one in each row (found NaN, +inf or none)")
+    if is_torch(logits):
+        # The same numbers in one pass: a language model's vocabulary does not fit the cache.
+        return logits.log_softmax(-1)
     shifted = logits - top
     return shifted - xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
 
