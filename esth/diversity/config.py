@@ -45,9 +45,9 @@ class DiversityConfig:
     """
 
     sigma: float = 0.001
-    members: int = 8
+    members: int = 6
     samples: int = 4
-    prompts: int = 24
+    prompts: int = 16
     task: str = "arithmetic"
     data: str | None = None
     split: str = "test"
