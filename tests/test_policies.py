@@ -32,9 +32,7 @@ ALL = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
 
 def central_difference(function, theta, step=1e-5):
     """d function/dθ with the derivative axis last."""
-    columns = [
-        (function(theta + step * e) - function(theta - step * e)) / (2 * step) for e in np.eye(len(theta))
-    ]
+    columns = [(function(theta + step * e) - function(theta - step * e)) / (2 * step) for e in np.eye(len(theta))]
     return np.stack(columns, axis=-1)
 
 
@@ -81,9 +79,7 @@ def test_derivatives_are_those_of_finite_differences(policy):
     def possible_log_p(t):
         return np.where(finite, policy.log_p(t), 0.0)
 
-    assert np.allclose(
-        policy.score(theta)[finite], central_difference(possible_log_p, theta)[finite], atol=1e-8
-    )
+    assert np.allclose(policy.score(theta)[finite], central_difference(possible_log_p, theta)[finite], atol=1e-8)
     hessian = central_difference(policy.score, theta)
     assert np.allclose(policy.log_p_hessian(theta)[finite], hessian[finite], atol=1e-7)
     gradient = central_difference(lambda t: policy.success(t, accepted), theta)
@@ -106,9 +102,7 @@ def test_fisher_is_the_curvature_of_kl(policy):
     """KL(π_θ‖π_{θ+δ}) = ½ δᵀFδ + O(|δ|³), the cubic term removed by averaging ±δ."""
     theta, delta = some_theta(policy), 1e-3 * np.random.default_rng(3).standard_normal(policy.dimension)
     center = policy.log_p(theta)
-    both = divergence.kl(center, policy.log_p(theta + delta)) + divergence.kl(
-        center, policy.log_p(theta - delta)
-    )
+    both = divergence.kl(center, policy.log_p(theta + delta)) + divergence.kl(center, policy.log_p(theta - delta))
     quadratic = delta @ policy.fisher(theta) @ delta
     assert np.allclose(both, quadratic, rtol=2e-4, atol=1e-13)
     assert np.allclose(policy.fisher(theta), fisher.fisher(center, policy.jacobian(theta)), atol=1e-12)
@@ -120,9 +114,7 @@ def test_sampling_frequencies(policy):
     outcome = policy.sample(np.random.default_rng(4), theta, m)
     assert outcome.shape == (*policy.prompts, m)
     p = np.exp(policy.log_p(theta))
-    for counts_of, probabilities in zip(
-        outcome.reshape(-1, m), p.reshape(-1, policy.n_outcomes), strict=True
-    ):
+    for counts_of, probabilities in zip(outcome.reshape(-1, m), p.reshape(-1, policy.n_outcomes), strict=True):
         counts, expected = np.bincount(counts_of, minlength=policy.n_outcomes), m * probabilities
         assert np.all(counts[expected == 0] == 0)
         often = expected >= 5
@@ -196,9 +188,7 @@ def test_enumeration_is_complete(vocabulary, length):
     assert np.array_equal(truncated, [s[-1] != vocabulary - 1 for s in listed])
     assert np.all(np.diff(mask.astype(int), axis=1) <= 0)
     for sequence, row in zip(listed, prefix, strict=True):
-        assert [policy.prefix_index(sequence[:t]) for t in range(len(sequence))] == row[
-            : len(sequence)
-        ].tolist()
+        assert [policy.prefix_index(sequence[:t]) for t in range(len(sequence))] == row[: len(sequence)].tolist()
 
 
 def test_bigram_reads_the_table():
@@ -223,14 +213,10 @@ def test_top_k_applies_at_every_token():
         assert np.isfinite(value) == allowed
         if allowed:
             pairs = zip(s, logits, strict=True)
-            assert value == pytest.approx(
-                sum(z[token] - special.logsumexp(np.sort(z)[-2:]) for token, z in pairs)
-            )
+            assert value == pytest.approx(sum(z[token] - special.logsumexp(np.sort(z)[-2:]) for token, z in pairs))
 
 
-@pytest.mark.parametrize(
-    "policy", [POLICIES["bigram"], POLICIES["autoregressive tanh"]], ids=["bigram", "tanh"]
-)
+@pytest.mark.parametrize("policy", [POLICIES["bigram"], POLICIES["autoregressive tanh"]], ids=["bigram", "tanh"])
 def test_fisher_information_obeys_the_chain_rule(policy):
     """F of the sequences is Σ_t E_{y<t} F_t (L1.4), and the directional form agrees with εᵀFε."""
     theta = some_theta(policy)

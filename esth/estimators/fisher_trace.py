@@ -63,8 +63,8 @@ def from_directions(terms: Array) -> Estimate:
     interaction = xp.sum(residual**2, axis=(-2, -1)) / ((m - 1) * (n - 1))
     rows, columns = (xp.var(part[..., 0], axis=-1, correction=1) for part in (row, xp.matrix_transpose(column)))
     variance = rows / m + columns / n - interaction / (m * n)
-    # The difference of variances may come out below what the larger spread alone makes certain.
-    return Estimate(mean[..., 0, 0], xp.sqrt(xp.maximum(variance, xp.maximum(rows / m, columns / n))))
+    # Sampling noise may carry the difference below what the residual alone contributes.
+    return Estimate(mean[..., 0, 0], xp.sqrt(xp.maximum(variance, interaction / (m * n))))
 
 
 def population_rate(next_log_p: Array, displacement: Array, mask: Array, weights: Array | None = None) -> Array:

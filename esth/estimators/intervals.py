@@ -120,14 +120,14 @@ def clopper_pearson(successes: ArrayLike, n: ArrayLike, confidence: float = 0.95
     return Interval(c / n, lower, upper)
 
 
-def bounded_mean(values: ArrayLike, confidence: float = 0.95) -> Interval:
+def bounded_mean(values: ArrayLike, confidence: float = 0.95, *, pseudo: float = PSEUDO) -> Interval:
     """Mean of independent values in [0, 1], [..., n] -> [...]: Wilson's interval with a design effect.
 
     A variable in [0, 1] of mean μ has a variance of at most μ(1−μ), that of a success. The measured share r of that
     bound says how many tries the n values are worth, n/r, and Student's quantile that s² is itself estimated. For 0/1
-    values r = 1 and this is Wilson's interval; for values well inside (0, 1) it is close to Student's. PSEUDO of a 0/1
-    value is added to both sides of the share, so that values that are all alike, of which s² tells nothing, are worth
-    n tries at the boundary. Simulated coverage of means of pass@1 and pass@16 over 30 to 300 prompts of
+    values r = 1 and this is Wilson's interval; for values well inside (0, 1) it is close to Student's. A share `pseudo`
+    of one 0/1 value is added to both sides of r, so that values that are all alike, of which s² tells nothing, are
+    worth n tries at the boundary. Simulated coverage of means of pass@1 and pass@16 over 30 to 300 prompts of
     Beta-distributed difficulty: 93.8–97.8 %, up to 100 % where the mean lies within 0.002 of 0 or 1 (Student's and the
     bootstrap's: down to 19 %); over 10 prompts 95.9–99 %.
 
@@ -140,7 +140,7 @@ def bounded_mean(values: ArrayLike, confidence: float = 0.95) -> Interval:
     n = array.shape[-1]
     value = array.mean(-1)
     bound, spread = n * value * (1.0 - value), n * array.var(-1)
-    worth = n * (bound + PSEUDO) / (spread + PSEUDO)
+    worth = n * (bound + pseudo) / (spread + pseudo)
     # Wilson at the confidence whose normal quantile is Student's t.
     t = stats.t.isf(_tail(confidence), n - 1)
     interval = wilson(value * worth, worth, 1.0 - 2.0 * stats.norm.sf(t))

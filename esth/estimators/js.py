@@ -19,15 +19,16 @@ axes in this order. Logits will do where log-probabilities of the *sampled* dist
 are asked for. Values in nats.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from esth._array import Array, check_weights, floating, namespace, safe_log
-from esth.divergence import js, kl, log_mixture, log_softmax
+from esth.divergence import js, kl, log_mixture, log_softmax, weight_entropy
 from esth.errors import InputError
-from esth.estimators.intervals import Estimate
+from esth.estimators.intervals import Estimate, Interval, hoeffding, stratified_size
 from esth.lemmas.fisher_rate import bracket
 
 BLOCK = 1 << 24
@@ -178,6 +179,20 @@ def stratified(values: Array, weights: Array | None = None) -> Estimate:
     value = xp.sum(weights * xp.mean(values, axis=-1), axis=-1)
     variance = xp.var(values, axis=-1, correction=1) / m
     return Estimate(value, xp.sqrt(xp.sum(weights * weights * variance, axis=-1)))
+
+
+def post_interval(values: Array, weights: Array | None = None, confidence: float = 0.95) -> Interval:
+    """Guaranteed interval of JS_w from `post` values [..., N, m], cut to [0, H(w)]: -> [...], NumPy.
+
+    Hoeffding's, since `post` lies in [0, log 1/w_min]: valid at any m and any distribution, and wide, for it does not
+    use how little the values vary.
+    """
+    value = np.asarray(stratified(values, weights).value)
+    w = np.asarray(check_weights(weights, values[..., 0]), dtype=np.float64)
+    smallest = np.min(np.where(w > 0, w, 1.0))
+    ceiling = max(-math.log(smallest), 1e-300)  # 0 for a single member
+    _, lower, upper = hoeffding(value, stratified_size(values.shape[-1], w), 0.0, ceiling, confidence)
+    return Interval(value, lower, np.minimum(upper, np.asarray(weight_entropy(w))))
 
 
 def over_prompts(estimates: Estimate, *, fixed: bool) -> Estimate:

@@ -16,6 +16,9 @@ from esth.coverage import pass_at_k as prompt_pass_at_k
 from esth.errors import InputError
 from esth.estimators.intervals import Float, Interval, bounded_mean
 
+PAIRED_PSEUDO = 0.02
+"""`bounded_mean`'s pseudo-value for differences, which spread far less than 0/1 values; by simulated coverage."""
+
 
 def pass_at_k(n: ArrayLike, c: ArrayLike, k: int, confidence: float = 0.95) -> Interval:
     """pass@k over prompts: `c` successes [..., X] in `n` i.i.d. draws of each prompt -> [...].
@@ -31,7 +34,9 @@ def difference(
 ) -> Interval:
     """pass@k of policy a minus that of b on the same prompts [..., X] -> [...]; the numbers of draws may differ.
 
-    Paired: the interval is that of the mean difference, so what the prompts have in common cancels.
+    Paired: the interval is that of the mean difference, so what the prompts have in common cancels. Simulated coverage
+    of 95 % intervals over 30 or 100 prompts, k = 1: 93–98.5 %; lower (to 88 %) or higher where only a handful of
+    prompts differ at all, and near 100 % where hardly any does.
 
     Raises:
         InputError: as `pass_at_k`, or different numbers of prompts.
@@ -39,7 +44,7 @@ def difference(
     a, b = per_prompt(n_a, c_a, k), per_prompt(n_b, c_b, k)
     if a.shape[-1] != b.shape[-1]:
         raise InputError(f"paired prompts are needed: {a.shape[-1]} against {b.shape[-1]}")
-    value, lower, upper = bounded_mean(0.5 * (1.0 + a - b), confidence)
+    value, lower, upper = bounded_mean(0.5 * (1.0 + a - b), confidence, pseudo=PAIRED_PSEUDO)
     return Interval(2.0 * value - 1.0, 2.0 * lower - 1.0, 2.0 * upper - 1.0)
 
 

@@ -24,7 +24,7 @@ Arrays: counts [..., N], members on the last axis; NumPy float64; nats.
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special, stats
+from scipy import special
 
 from esth._array import check_weights
 from esth.divergence import projected_js
@@ -36,6 +36,9 @@ SPREADS = np.concatenate([[0.0], np.geomspace(0.05, 16.0, 19)])
 
 SUCCESS_CONFIDENCE = 0.8
 """`interval` searches its upper end also at the end of this interval of p̄ that lies nearer ½."""
+
+TYPICAL = 0.16
+"""Quantile of the plug-in of equal members below which the upper end of `interval` does not follow the observed one."""
 
 
 def plug_in(c: ArrayLike, m: int, weights: ArrayLike | None = None) -> Float:
@@ -198,19 +201,24 @@ def _binomial_convolution(a: Float, b: Float, choose: Float) -> Float:
 
 
 def _tails(c: Float, m: int, w: Float, success: float, uniforms: Float) -> tuple[Float, Float, Float]:
-    """JSᵛ of each population of the family, and the chances of a plug-in above and below the observed one (mid-p)."""
+    """JSᵛ of each population of the family, and the chances of a plug-in above and below the observed one (mid-p).
+
+    For the chance below, which sets the upper end, a plug-in below the TYPICAL one of equal members counts as that: a
+    table more even than chance makes it is no evidence that JSᵛ is exactly 0.
+    """
     p = _family(c, m, w, success)
     observed, entropies = float(plug_in(c, m, w)), special.entr(np.arange(m + 1) / m)
     entropies = entropies + entropies[::-1]
     above, below = np.empty(len(p)), np.empty(len(p))
     for j, row in enumerate(p):
-        cumulative = stats.binom.cdf(np.arange(m)[:, None, None], m, row)
+        cumulative = special.bdtr(np.arange(m)[:, None, None], m, row)
         counts = np.sum(uniforms > cumulative, axis=0)
         mean = np.clip(counts @ w / m, 0.0, 1.0)
         statistic = special.entr(mean) + special.entr(1.0 - mean) - entropies[counts] @ w
-        tie = 0.5 * np.mean(np.abs(statistic - observed) <= 1e-9)
-        above[j] = np.mean(statistic > observed + 1e-9) + tie
-        below[j] = np.mean(statistic < observed - 1e-9) + tie
+        if j == 0:
+            typical = max(observed, float(np.quantile(statistic, TYPICAL)))
+        above[j] = np.mean(statistic > observed + 1e-9) + 0.5 * np.mean(np.abs(statistic - observed) <= 1e-9)
+        below[j] = np.mean(statistic < typical - 1e-9) + 0.5 * np.mean(np.abs(statistic - typical) <= 1e-9)
     return np.asarray(projected_js(p, w)), above, below
 
 

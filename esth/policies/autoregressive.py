@@ -72,9 +72,7 @@ class Autoregressive(Policy):
         self._sequences = _enumerate(self.vocabulary, max_length)
 
     @classmethod
-    def bigram(
-        cls, vocabulary: int, max_length: int, *, temperature: float = 1.0, top_k: int | None = None
-    ) -> Self:
+    def bigram(cls, vocabulary: int, max_length: int, *, temperature: float = 1.0, top_k: int | None = None) -> Self:
         """θ is the table of next-token logits [V, V] by previous token, the end token's row first."""
         ordinary = vocabulary - 1
         last = np.full(count_prefixes(vocabulary, max_length), ordinary)

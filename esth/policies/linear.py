@@ -38,16 +38,12 @@ class LinearSoftmax(Policy):
     ) -> None:
         phi = np.asarray(features, dtype=np.float64)
         if phi.ndim < 2 or 0 in phi.shape[-2:] or not np.all(np.isfinite(phi)):
-            raise InputError(
-                f"features of shape {phi.shape}: finite numbers [*prompts, V >= 1, d >= 1] are accepted"
-            )
+            raise InputError(f"features of shape {phi.shape}: finite numbers [*prompts, V >= 1, d >= 1] are accepted")
         *prompts, self.n_outcomes, self.dimension = phi.shape
         self.prompts = tuple(prompts)
         b = np.zeros(phi.shape[:-1]) if offset is None else np.asarray(offset, dtype=np.float64)
         if b.shape != phi.shape[:-1] or not np.all(np.isfinite(b)):
-            raise InputError(
-                f"offset of shape {b.shape}: finite numbers of shape {phi.shape[:-1]} are accepted"
-            )
+            raise InputError(f"offset of shape {b.shape}: finite numbers of shape {phi.shape[:-1]} are accepted")
         self.temperature, self.top_k = temperature, top_k
         factor = check_decoding(temperature, top_k, self.n_outcomes)
         self._features, self._offset = factor * phi, factor * b

@@ -33,9 +33,7 @@ class TanhSoftmax(Policy):
     ) -> None:
         self._inputs = np.asarray(inputs, dtype=np.float64)
         if self._inputs.ndim < 1 or not np.all(np.isfinite(self._inputs)):
-            raise InputError(
-                f"inputs of shape {self._inputs.shape}: finite numbers [*prompts, k] are accepted"
-            )
+            raise InputError(f"inputs of shape {self._inputs.shape}: finite numbers [*prompts, k] are accepted")
         if min(n_categories, hidden, self._inputs.shape[-1]) < 1:
             raise InputError("the network needs at least one input, one hidden unit and one category")
         self.prompts = self._inputs.shape[:-1]
