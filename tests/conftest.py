@@ -1,10 +1,14 @@
 """Checkpoints for the tests: the demo model, and tiny random ones in Hugging Face format."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# Tests run side by side, one process a core: before NumPy or torch start threads of their own.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 VOCABULARY = 61
 STOP = 2
