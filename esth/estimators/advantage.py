@@ -31,7 +31,7 @@ def failure_powers(c: ArrayLike, m: int, k: int) -> Float:
 
 
 def population(c: ArrayLike, m: int, k: int) -> Float:
-    """Unbiased estimate of the success of a uniform k-subset of the members, one response each (L2.6): [..., N] -> [...].
+    """Unbiased success of a uniform k-subset of members, one response each (L2.6): [..., N] -> [...].
 
     The quantity is linear in each member's success, so the plug-in is unbiased.
     """
