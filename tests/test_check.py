@@ -11,7 +11,6 @@ from rich.console import Console
 from esth import check
 from esth.check import (
     ROUNDING,
-    UNDERFLOW,
     Bracket,
     Check,
     Verdict,
@@ -65,6 +64,7 @@ def test_vacuous_brackets_exclude_nothing():
     assert not Bracket(0.1, 3.0).vacuous(0.0, 2.0)
     assert not Bracket(-1.0, 1.9).vacuous(0.0, 2.0)
     assert not Bracket(np.array([-1.0, 0.5]), 3.0).vacuous(0.0, 2.0)
+    assert not Bracket(-1.0, np.array([1.5, 3.0])).vacuous(0.0, 2.0)
 
 
 # Exact numbers
@@ -75,10 +75,10 @@ def test_vacuous_brackets_exclude_nothing():
     [
         (0.5, 0.0, 1.0, HOLDS),
         (1.0, 0.0, 1.0, HOLDS),
-        (1.0 + 1e-10, 0.0, 1.0, HOLDS),
-        (1.0 + 3e-9, 0.0, 1.0, VIOLATED),
-        (-1e-15, 0.0, 1.0, HOLDS),
-        (-3e-14, 0.0, 1.0, VIOLATED),
+        (1.0 + 0.998e-9, 0.0, 1.0, HOLDS),
+        (1.0 + 1.002e-9, 0.0, 1.0, VIOLATED),
+        (-0.998e-14, 0.0, 1.0, HOLDS),
+        (-1.002e-14, 0.0, 1.0, VIOLATED),
         (1e-3 * (1 - 1e-8), 1e-3, 1.0, VIOLATED),
         (0.1, 0.1005, 1e6, VIOLATED),
         (0.1, -1e6, 0.0995, VIOLATED),
@@ -98,15 +98,15 @@ def test_exact_values_are_judged_up_to_the_rounding_of_what_they_are_compared_wi
 @pytest.mark.parametrize(
     ("measured", "predicted", "tolerance", "verdict"),
     [
-        (1.0, 1.0 + 1e-10, ROUNDING, HOLDS),
-        (1.0, 1.0 + 3e-9, ROUNDING, VIOLATED),
+        (1.0, 1.0 + 0.998e-9, ROUNDING, HOLDS),
+        (1.0, 1.0 + 1.002e-9, ROUNDING, VIOLATED),
         (1.04, 1.0, 0.05, HOLDS),
         (1.06, 1.0, 0.05, VIOLATED),
         (-1.04, -1.0, 0.05, HOLDS),
         (-1.0, 1.0, 0.05, VIOLATED),
         (0.0, 0.0, ROUNDING, HOLDS),
-        (UNDERFLOW / 2, 0.0, ROUNDING, HOLDS),
-        (3 * UNDERFLOW, 0.0, ROUNDING, VIOLATED),
+        (0.998e-14, 0.0, ROUNDING, HOLDS),
+        (1.002e-14, 0.0, ROUNDING, VIOLATED),
         (INF, INF, ROUNDING, HOLDS),
         (1.0, INF, ROUNDING, VIOLATED),
         (1.0, INF, 0.0, VIOLATED),
@@ -286,13 +286,15 @@ def test_numbers():
 
 # Wrong constants are noticed
 
-MUTANTS = {"Z": 1.96, "ROUNDING": 1e-7, "UNDERFLOW": 1e-12}
+MUTANTS = {"Z": 2.6, "ROUNDING": 1.01e-9, "UNDERFLOW": 1.01e-14}
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_wrong_constant_is_noticed(monkeypatch, name):
     monkeypatch.setattr(check, name, MUTANTS[name])
     with pytest.raises(AssertionError):
-        test_exact_values_are_judged_up_to_the_rounding_of_what_they_are_compared_with(1.0 + 3e-9, 0.0, 1.0, VIOLATED)
-        test_exact_values_are_judged_up_to_the_rounding_of_what_they_are_compared_with(-3e-14, 0.0, 1.0, VIOLATED)
+        test_exact_values_are_judged_up_to_the_rounding_of_what_they_are_compared_with(
+            1.0 + 1.002e-9, 0.0, 1.0, VIOLATED
+        )
+        test_exact_values_are_judged_up_to_the_rounding_of_what_they_are_compared_with(-1.002e-14, 0.0, 1.0, VIOLATED)
         test_both_errors_add_in_quadrature()

@@ -357,6 +357,14 @@ def test_torch_gives_the_same_numbers_and_gradients():
     assert bool(torch.all(torch.isfinite(forbidden.grad))) and float(forbidden.grad.abs().sum()) > 0
 
 
+@pytest.mark.parametrize("u", [-700.0, -3.0, -0.0101, -0.0099, -1e-5, 1e-100, 1e-12, 1e-3, 0.0099, 0.0101, 2.0, 30.0])
+def test_the_functions_behind_the_divergences_keep_their_digits(u):
+    """φ(u) = u·eᵘ − eᵘ + 1 and eᵘ − 1 − u, on both sides of where the series ends."""
+    x, value = exact(u), np.array(u)
+    assert close(divergence._phi(value, divergence._phi_direct(value)), MP.exp(x) * (x - 1) + 1, 5e-14)
+    assert close(divergence.exponential_remainder(value), MP.expm1(x) - x, 5e-14)
+
+
 # Verifier-projected
 
 
