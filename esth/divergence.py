@@ -160,8 +160,11 @@ def bernoulli_mixture(p: Array, weights: Array) -> tuple[Array, Array]:
 
     def average(x: Array) -> Array:
         mean = xp.sum(weights * x, axis=-1, keepdims=True)
-        # A convex combination lies within its members; rounding must not carry it past them, nor past 1.
-        return xp.clip(mean, xp.min(x, axis=-1, keepdims=True), xp.max(x, axis=-1, keepdims=True))
+        # A convex combination lies within its members; rounding must not carry it past them, nor past 1. Members of
+        # weight 0 do not count: where all others are certain, so is the mixture.
+        low = xp.min(xp.where(weights > 0, x, xp.inf), axis=-1, keepdims=True)
+        high = xp.max(xp.where(weights > 0, x, -xp.inf), axis=-1, keepdims=True)
+        return xp.clip(mean, low, high)
 
     return average(p), average(1.0 - p)
 

@@ -344,3 +344,14 @@ def test_a_wrong_constant_is_noticed(monkeypatch, name):
         test_at_least_one_broadcasts()
         test_log_failure_gap_of_tiny_spreads(0.3, 0.5)
         test_log_failure_gap_of_tiny_spreads(0.3, 1e-8)
+
+
+@pytest.mark.parametrize("absent", [0.0, 1e-300, 0.4])
+def test_members_of_weight_zero_do_not_blur_certainty(absent):
+    """Weights whose sum rounds below 1 over members that always succeed: the mixture succeeds with 1 exactly."""
+    weights = np.array([0.13768815, 0.0, 0.86231185])
+    weights[2] = 1.0 - weights[0] - 1e-16
+    p = np.array([1.0, absent, 1.0])
+    assert float(mean_success(p, weights)) == 1.0
+    assert float(projected_js(p, weights)) == 0.0
+    assert float(log_failure_gap(p, weights)) == 0.0
