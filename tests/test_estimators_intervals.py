@@ -69,6 +69,16 @@ def test_skewed_covers_gamma_means_better_than_student(shape, n):
     assert np.mean(corrected.upper < shape) < 0.7 * np.mean(student.upper < shape)
 
 
+def test_skewed_ends_where_halls_polynomial_takes_the_quantiles():
+    """T + γ(T²/3 + 1/6)/√n + γ²T³/(27n), Hall's transformation, is ±t at the studentised ends."""
+    values = np.random.default_rng(3).gamma(1.0, size=15)
+    value, lower, upper = intervals.skewed(values)
+    gamma = stats.skew(values, bias=False) / math.sqrt(15)
+    for end, quantile in ((lower, 0.975), (upper, 0.025)):
+        t = (value - end) / stats.sem(values)
+        assert t + gamma * (t**2 / 3 + 1 / 6) + gamma**2 * t**3 / 27 == pytest.approx(stats.t.ppf(quantile, 14))
+
+
 def test_skewed_is_student_without_skewness():
     values = np.array([-3.0, -1.0, 0.0, 1.0, 3.0])
     assert np.allclose(intervals.skewed(values), intervals.student(values))

@@ -13,12 +13,35 @@ therefore unbiased, at every p, m, N and w, for the JS of the truncated entropy 
     falls short of JSᵛ by r(p̄) − Σ wᵢ r(pᵢ), r = h − h_m between 0 and 0.39/m (0.3/m from m = 5): by nothing for p well
     inside (0, 1), noticeably where most members have m pᵢ < 1 and a few stand out.
 
-Bias and root mean square error × 1000, 40,000 tables (tests/test_estimators_projected_js.py computes `expected` anew):
+Bias (exact) and root mean square error of `estimate`, [bias of the plug-in], × 1000, N = 8:
 
-BIAS_TABLE
-Interval coverage in % of 95 %, at most 2.5 % above, same columns:
+    members                    JSᵛ     m = 4             m = 8             m = 16            m = 64
+    all .02                      0      0   9 [ 37]       0   8 [ 31]       0   8 [ 23]       0   4 [ 8]
+    all .3                       0      0  76 [138]       0  36 [ 62]       0  16 [ 29]       0   4 [ 7]
+    even, .4 to .6               7      2  86 [135]       0  37 [ 60]       0  18 [ 28]       0   6 [ 7]
+    even, .02 to .18            12     −6  41 [101]      −2  33 [ 60]       1  22 [ 31]       0   8 [ 7]
+    half .3, half .7            82     19 113 [140]       5  64 [ 64]       0  38 [ 30]       0  18 [ 7]
+    one .3, others .02          51    −24  56 [ 53]     −10  44 [ 36]       0  33 [ 25]       2  17 [ 8]
+    one .5, others 0           147    −67 105 [  8]     −36  71 [  5]     −14  48 [  3]       0  22 [ 0]
+    even, .02 to .98           170     26 112 [132]      13  74 [ 64]       3  47 [ 31]       0  21 [ 7]
+    half .02, half .98         595     16  69 [ 54]      28  66 [ 40]      18  51 [ 27]       3  25 [ 8]
+    half 0, half .5            216    −41 108 [ 64]      −9  59 [ 28]      −1  35 [ 13]       0  18 [ 3]
 
-COVERAGE_TABLE
+Coverage in % of the 95 % `interval`, 400 tables each (± 1.1):
+
+    members               N × m =  4 × 8    8 × 4    8 × 8    8 × 16
+    all .3 or .5 (JSᵛ = 0)          97.1     97.0     97.1     98.0
+    even, .4 to .6                  95.5     95.0     96.8     97.0
+    half .3, half .7                96.2     96.2     94.0     96.5
+    even, .02 to .98                97.5     96.5     98.0     98.0
+    one .5, others 0                96.8     92.8     95.0     95.0
+    one .3, others .02              94.8     98.8     99.5     98.2
+    half .02, half .98              98.8     99.0     98.8     99.5
+    all 0, .001, .02 or .98          100      100      100      100
+
+At JSᵛ = 0 only one end can miss, so 97.5 % is what equal tails give; where few successes (or failures) are expected, or
+nearly all-or-nothing members, the interval is conservative, and no interval from so few outcomes could be exact.
+
 Arrays: counts [..., N], members on the last axis; NumPy float64; nats.
 """
 
@@ -79,7 +102,11 @@ def expected(p: ArrayLike, m: int, weights: ArrayLike | None = None) -> Float:
 
 
 def over_prompts(c: ArrayLike, m: int, weights: ArrayLike | None = None, confidence: float = 0.95) -> Interval:
-    """Mean of JSᵛ over the task the prompts were sampled from: counts [X, N] -> one interval (`skewed`, X >= 20)."""
+    """Mean of JSᵛ over the task the prompts were sampled from: counts [..., X, N] -> [...] intervals (`skewed`).
+
+    Simulated coverage of the mean of `expected` over 20 to 300 prompts of Beta-distributed difficulty: 93–97 %, 91 % for
+    20 prompts of which most are nearly never solved (Student's: 90 %).
+    """
     return skewed(estimate(c, m, weights), confidence)
 
 
