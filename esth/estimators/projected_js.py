@@ -104,8 +104,8 @@ def expected(p: ArrayLike, m: int, weights: ArrayLike | None = None) -> Float:
 def over_prompts(c: ArrayLike, m: int, weights: ArrayLike | None = None, confidence: float = 0.95) -> Interval:
     """Mean of JSᵛ over the task the prompts were sampled from: counts [..., X, N] -> [...] intervals (`skewed`).
 
-    Simulated coverage of the mean of `expected` over 20 to 300 prompts of Beta-distributed difficulty: 93–97 %, 91 % for
-    20 prompts of which most are nearly never solved (Student's: 90 %).
+    Simulated coverage of the mean of `expected` over 20 to 300 prompts of Beta-distributed difficulty: 93–97 %, 91 %
+    for 20 prompts of which most are nearly never solved (Student's: 90 %).
     """
     return skewed(estimate(c, m, weights), confidence)
 
