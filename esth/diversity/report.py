@@ -93,10 +93,13 @@ def per_prompt(sample: PopulationSample, values: NDArray[Any]) -> intervals.Esti
 
 
 def over_prompts(values: NDArray[Any], within: NDArray[Any] | float = 0.0) -> Interval:
-    """Mean over prompts [X] with Student's interval of the spread between prompts; of one prompt, of `within`."""
+    """Mean over prompts [X] with the interval of the spread between prompts; of one prompt, of `within`.
+
+    From 20 prompts the interval follows their skewness: few prompts carry much of a JS. Below, that cannot be estimated.
+    """
     if len(values) == 1:
         return intervals.normal(intervals.Estimate(np.asarray(values[0]), np.asarray(np.ravel(within)[0])), CONFIDENCE)
-    return intervals.student(values, CONFIDENCE)
+    return intervals.skewed(values, CONFIDENCE) if len(values) >= 20 else intervals.student(values, CONFIDENCE)
 
 
 def _standard_error(values: Floats, within: Floats) -> float:
@@ -236,12 +239,8 @@ def _projected(out: Report, sample: PopulationSample, rewards: NDArray[Any]) -> 
     counts, m = rewards.sum(-1), rewards.shape[-1]
     rng = np.random.default_rng(int(sample.settings["seed"]))
     values = projected_js.estimate(counts, m, sample.weights)
-    if len(counts) == 1:
-        interval = projected_js.interval(counts[0], m, rng, sample.weights, CONFIDENCE)
-    elif len(counts) < 20:
-        interval = over_prompts(values)
-    else:
-        interval = projected_js.over_prompts(counts, m, sample.weights, CONFIDENCE)
+    single = len(counts) == 1
+    interval = projected_js.interval(counts[0], m, rng, sample.weights, CONFIDENCE) if single else over_prompts(values)
     out.add("JSᵛ", "nats", interval, note="verifier-projected; its bias: docs/methods.md")
     if sample.n > 1:
         p_value = float(projected_js.permutation_test(counts, m, rng, sample.weights, pooled=True))
