@@ -95,7 +95,7 @@ def per_prompt(sample: PopulationSample, values: NDArray[Any]) -> intervals.Esti
 def over_prompts(values: NDArray[Any], within: NDArray[Any] | float = 0.0) -> Interval:
     """Mean over prompts [X] with the interval of the spread between prompts; of one prompt, of `within`.
 
-    From 20 prompts the interval follows their skewness: few prompts carry much of a JS. Below, that cannot be estimated.
+    From 20 prompts the interval follows their skewness: few prompts carry much of a JS. Below, none can be estimated.
     """
     if len(values) == 1:
         return intervals.normal(intervals.Estimate(np.asarray(values[0]), np.asarray(np.ravel(within)[0])), CONFIDENCE)
