@@ -1,9 +1,9 @@
 """Speed of the core, against one NumPy log of the same array and against the loops one would otherwise write.
 
-    OMP_NUM_THREADS=1 python -m pytest benchmarks/bench_core.py --benchmark-columns=min,median,rounds
+    OMP_NUM_THREADS=1 python -m pytest -n 0 -v -s benchmarks/bench_core.py --benchmark-columns=min,median,rounds
 
 The default test run collects `tests/` only. Ratios are of processor time, the fastest of a few runs that take
-turns; each test asserts the target it is named after and stores the ratio in `extra_info` (-v -s prints them).
+turns; each test asserts the target it is named after and stores the ratio in `extra_info` (-s prints them).
 """
 
 import time
