@@ -168,6 +168,7 @@ def test_decimal_arithmetic_knows_closed_forms():
     assert ex.kl([half, half], [ex.ONE, ex.ZERO]) == ex.INFINITY
     assert float(ex.psi(Decimal(1))) == 1 and ex.psi(ex.ZERO) == half
     assert ex.subset_success([ex.ZERO, ex.ONE, half], 2) == Decimal(5) / 6
+    assert float(ex.subset_success([Decimal("0.1")] * 36, 18)) == pytest.approx(1 - 0.9**18)  # of 9·10⁹ subsets
     assert ex.stratified([half, half], [ex.ONE, ex.ZERO]) == 1
     assert ex.log_failure_gap([half, half], [ex.ONE, ex.ONE]) == 0
     assert ex.log_failure_gap([half, half], [ex.ONE, ex.ZERO]) == ex.INFINITY

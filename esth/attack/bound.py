@@ -1,8 +1,8 @@
 """A bound as something to break: its two sides, the constant on one of them, and what counts as rounding.
 
 A bound says smaller <= larger. Its margin on an instance is relative, (larger − smaller)/max(|larger|, |smaller|):
-0 at equality, negative where the bound is broken. In float64 only a margin below −`allowance` is a suspicion, and only
-exact arithmetic makes a suspicion a violation (`Bound.exact_margin`).
+0 at equality, negative where the bound is broken. In float64 only a margin that is negative by more than rounding
+(`RELATIVE`, `ULPS`) is a suspicion, and only exact arithmetic makes it a violation (`Bound.exact_margin`).
 """
 
 from collections.abc import Callable, Mapping
@@ -122,8 +122,8 @@ class Bound:
     def margins(self, setting: Setting, instances: Instances) -> Margins:
         """Margins of a batch of instances.
 
-        An instance whose sides are both `TINY` or both infinite says nothing and gets the margin 1; one with a NaN gets
-        −inf.
+        An instance says nothing and gets the margin 1 where both sides are below `TINY`, or the larger is infinite; one
+        with a NaN gets −inf.
         """
         smaller, larger, cancelled = self.sides(setting, instances)
         if self.scaled == "smaller":

@@ -5,7 +5,7 @@ the last of as many digits as the caller asks for. Distributions, weights and su
 are divided by their sum, which in float64 is 1 only up to rounding.
 """
 
-import itertools
+import math
 from collections.abc import Iterable, Sequence
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, DivisionByZero, InvalidOperation
 from typing import Any
@@ -152,14 +152,12 @@ def log_failure_gap(weights: Numbers, success: Numbers) -> Decimal:
 
 
 def subset_success(success: Numbers, k: int) -> Decimal:
-    """1 − the mean over k-subsets of Π(1−pᵢ), every subset written out."""
-    products = []
-    for subset in itertools.combinations(success, k):
-        product = ONE
-        for p in subset:
-            product *= 1 - p
-        products.append(product)
-    return 1 - sum(products, ZERO) / len(products)
+    """1 − e_k(1−p)/C(N, k), e_k read off the product Π(1 + (1−pᵢ)t)."""
+    coefficients = [ONE] + [ZERO] * k
+    for p in success:
+        for j in range(k, 0, -1):
+            coefficients[j] += (1 - p) * coefficients[j - 1]
+    return 1 - coefficients[k] / math.comb(len(success), k)
 
 
 def zscore(f: Numbers) -> list[Decimal]:

@@ -39,7 +39,7 @@ def attack(
 
     Args:
         lemma: one of `esth.lemmas.LEMMAS`.
-        instances: random instances of each bound; the local search tries 5 % more.
+        instances: random instances of each bound; the local search tries 5 % more, and 40,960 at least.
         seed: of everything random. The same seed gives the same result, for any number of workers and after
             interruptions.
         out: folder for the state, from which the same call goes on after an interruption; nothing is kept if None.

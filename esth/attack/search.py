@@ -24,7 +24,7 @@ STARTS = 8
 OFFSPRING = 128
 """Perturbations of the best instance in a round of the local search."""
 SHARE = 0.05
-"""Of the random instances, how many more the local search tries."""
+"""Of the random instances, how many more the local search tries (`rounds`)."""
 
 
 @dataclass(frozen=True)
