@@ -507,3 +507,15 @@ def test_a_wrong_constant_is_noticed(monkeypatch, name):
         test_each_constant_is_sharp()
         test_temperatures_zero_and_infinity()
         test_the_predictions_are_batched_and_quadratic_in_sigma()
+
+
+def test_upper_bracket_survives_a_variance_that_underflows():
+    """Var_q is 0 in float64 while ψ is not: their product must not win the minimum."""
+    logits = np.array([[49.08166348, -932.35613032]] * 3 + [[379.36412085, 326.88094678]])
+    value, bounds = js(log_softmax(logits)), fisher_rate.bracket(logits)
+    assert 0 < value < bounds.upper and bounds.lower <= value
+
+
+def test_psi_far_out():
+    assert float(fisher_rate.psi(-1e200)) == 0.0
+    assert float(fisher_rate.psi(-1e10)) == pytest.approx(1e-20, rel=1e-12, abs=0)

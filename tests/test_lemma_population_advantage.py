@@ -426,3 +426,11 @@ def test_a_wrong_constant_is_noticed(monkeypatch, name):
         test_tiny_successes_keep_their_advantage()
         test_the_odds_are_those_of_members_that_count()
         test_the_odds_are_sharp(0.5)
+
+
+def test_advantage_of_nearly_certain_members():
+    """1 − p̄ = 2e-9 and failures 1e-9 and 3e-9: (2² − 1·3)·1e-18."""
+    p = 1.0 - 1e-9 * np.array([1.0, 3.0])
+    failures = 1.0 - p  # as float64 holds them
+    expected = failures.mean() ** 2 - failures.prod()
+    assert float(population_advantage.advantage(p)) == pytest.approx(expected, rel=1e-9, abs=0)

@@ -381,3 +381,12 @@ def test_a_wrong_constant_is_noticed(monkeypatch, name):
         test_the_price_of_weights()
         assert reward_weighting.predict_raw(1.0, p) == approx(float(np.var(p)), rel=1e-9)
         assert check_identity(np.array([1.0, 2.0, 4.0]), p, 0.5).verdict is Verdict.IDENTITY
+
+
+def test_tiny_successes_keep_their_spread():
+    assert float(reward_weighting.spread([5e-243, 2e-220])) == pytest.approx(1e-220, rel=1e-12, abs=0)
+
+
+def test_raw_gain_takes_tensors():
+    p = torch.tensor([0.1, 0.3, 0.8], dtype=torch.float64)
+    assert float(reward_weighting.predict_raw(0.3, p)) == pytest.approx(0.3 * np.var([0.1, 0.3, 0.8]), rel=1e-12)

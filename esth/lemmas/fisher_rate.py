@@ -115,7 +115,7 @@ def psi(s: Array) -> Array:
     series = sum(small**k / (math.factorial(k) * (k + 2)) for k in range(20))
     largest = math.log(xp.finfo(s.dtype).max) - 10.0
     large = xp.where(near, 1.0, xp.clip(s, -xp.inf, largest))
-    closed = (xp.exp(large) * (large - 1.0) + 1.0) / large**2
+    closed = (xp.exp(large) * (large - 1.0) + 1.0) / large / large
     return xp.where(near, series, xp.where(s > largest, xp.inf, closed))
 
 
@@ -150,8 +150,9 @@ def bracket(logits: Array, weights: Array | None = None) -> Bracket:
     lower = xp.where(applies, xp.maximum(compensation, pinsker), pinsker)
 
     growth = psi(span)
-    # Where ψ overflows, a variance that underflowed to 0 must not win against span²/8.
-    self_concordant = xp.where(xp.isinf(growth), xp.inf, variance * xp.where(xp.isinf(growth), 1.0, growth))
+    # A variance that underflowed must not win against span²/8 where ψ is large, or itself overflows.
+    lost = xp.isinf(growth) | ((variance < xp.finfo(variance.dtype).smallest_normal) & (span > 1.0))
+    self_concordant = xp.where(lost, xp.inf, variance * xp.where(lost, 1.0, growth))
     divergence = xp.sum(weights * xp.minimum(self_concordant, span**2 / 8.0), axis=-1)
     ceiling = weight_entropy(weights)
     upper = xp.where(applies, xp.minimum(divergence, ceiling), ceiling)

@@ -17,7 +17,7 @@ L2.8  i.i.d. members: E[P_pop] = 1 − (1−p_σ)ᴺ at any σ; antithetic pairs
 Success probabilities and weights: members on the last axis, [..., N] -> [...].
 """
 
-from esth._array import Array, check_probability, check_weights, floating, namespace, times
+from esth._array import Array, check_probability, check_weights, floating, namespace, safe_log, times
 from esth.check import Bracket, Check, as_identity, judge_bracket, judge_equal
 from esth.coverage import (
     at_least_one,
@@ -26,7 +26,7 @@ from esth.coverage import (
     odds,
     subset_success,
 )
-from esth.divergence import projected_js, safe_log1m
+from esth.divergence import bernoulli_mixture, projected_js, safe_log1m
 from esth.errors import InputError
 
 
@@ -59,9 +59,10 @@ def bracket(p: Array, weights: Array | None = None) -> Bracket:
 
 
 def _mixture_failure(p: Array, weights: Array | None) -> Array:
-    """(1−p̄_w)ᴺ, which 1 − P_mix would round to 0 below 1e-16."""
+    """(1−p̄_w)ᴺ, with the digits that 1 − P_mix, or 1 − p̄_w near 1, would lose."""
     xp = namespace(p)
-    return xp.exp(times(p.shape[-1], safe_log1m(mean_success(p, weights))))
+    failure = bernoulli_mixture(p, check_weights(weights, p))[1][..., 0]
+    return xp.exp(p.shape[-1] * safe_log(failure))
 
 
 def _extreme_odds(p: Array, weights: Array | None) -> tuple[Array, Array]:

@@ -36,7 +36,11 @@ def correlation(fitness: Array, p: Array) -> Array:
 
 def spread(p: Array) -> Array:
     """sd(p) over members: [..., N] -> [...]."""
-    return namespace(*floating(p)[1:]).sqrt(covariance(p, p))
+    xp, p = floating(p)
+    # In units of the largest: the square of a success below 1e-154 is 0.
+    scale = xp.max(xp.abs(p), axis=-1, keepdims=True)
+    unit = p / xp.where(scale > 0, scale, 1.0)
+    return scale[..., 0] * xp.sqrt(covariance(unit, unit))
 
 
 def predict(beta: Array, rho: Array, deviation: Array) -> Array:
@@ -106,7 +110,7 @@ def predict_attenuated(beta: Array, deviation: Array, reliable: Array, rho: Arra
 
 def predict_raw(beta: Array, p: Array) -> Array:
     """E gain of raw centred fitness, w = (1 + β(f − f̄))/N: β·Var(p), not attenuated by noise (L3.5)."""
-    _, beta = floating(beta)
+    _, beta, p = floating(beta, p)
     return beta * covariance(p, p)
 
 
