@@ -133,13 +133,17 @@ def bracket(logits: Array, weights: Array | None = None) -> Bracket:
     weights = check_weights(weights, logits[..., 0])
     log_p = log_softmax(logits)
     log_pbar = log_mixture(log_p, weights)
-    present = (weights > 0)[..., None]
-    applies = xp.all(xp.isfinite(logits) | ~present, axis=(-2, -1))
+    present = weights > 0
+    finite = xp.isfinite(xp.min(logits, axis=-1))
+    applies = xp.all(finite | ~present, axis=-1)
 
-    z = xp.where(present & xp.isfinite(logits), logits, 0.0)
-    zbar = xp.sum(weights[..., None] * z, axis=-2)
+    # A language model's vocabulary is passed over as seldom as can be: members are masked only where one must be.
+    masked = not bool(xp.all(finite & present))
+    z = xp.where(present[..., None] & xp.isfinite(logits), logits, 0.0) if masked else logits
+    zbar = xp.matmul(weights[..., None, :], z)[..., 0, :]
     log_q = log_softmax(zbar)
-    u = xp.where(present, z - zbar[..., None, :], 0.0)
+    u = z - zbar[..., None, :]
+    u = xp.where(present[..., None], u, 0.0) if masked else u
     span = xp.max(u, axis=-1) - xp.min(u, axis=-1)
     variance = categorical_variance(log_q[..., None, :], u)
 
