@@ -4,9 +4,10 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from esth.sample import Center, Floats, Population, PopulationSample
 if TYPE_CHECKING:
     from esth.models.engine import Engine, Response, Sampling
     from esth.tasks.task import Task
+
+T = TypeVar("T")
 
 DERIVATIVE_STEP = 0.25
 """The logits' derivative along a member's noise is a finite difference at this share of sigma: small enough that the
@@ -214,10 +217,11 @@ class Scorer:
         lengths = [len(r.tokens) for r in said.response]
         speaker = torch.repeat_interleave(torch.tensor(said.member), torch.tensor(lengths)).to(logits.device)
         pieces = self._pieces(logits)
-        by_response = torch.cat([js.token_scores(logits[i], tokens[i]) for i in pieces]).double().cpu().split(lengths)
+        token_scores = _side_by_side(lambda i: js.token_scores(logits[i], tokens[i]), pieces)
+        by_response = torch.cat(token_scores).double().cpu().split(lengths)
         posterior = torch.cat([js.prefix_log_posterior(s, weights) for s in by_response])
         posterior = posterior.to(logits.dtype).to(logits.device)
-        terms = [js.position_terms(logits[i], posterior[i], speaker[i]) for i in pieces]
+        terms = _side_by_side(lambda i: js.position_terms(logits[i], posterior[i], speaker[i]), pieces)
         columns = {"scores": torch.stack([s.sum(0) for s in by_response]).numpy()}
         for name in ("rb", "chain", "lower", "upper"):
             columns[name] = _sums([getattr(t, name) for t in terms], lengths)
@@ -227,15 +231,17 @@ class Scorer:
         torch = require("torch", "llm")
         logits = self._logits(said, DERIVATIVE_STEP * self.config.sigma, len(self.members) + 1, show)
         weights = torch.tensor(self.config.weight_vector(), dtype=logits.dtype, device=logits.device)
-        rates, forms = [], []
-        for i in self._pieces(logits):
+
+        def directional(i: slice) -> tuple[Any, Any]:
             log_p = log_softmax(logits[i, -1])
             # Derivatives of logits up to a constant a row, which no variance sees.
             derivative = (logits[i, :-1] - logits[i, -1:]) / DERIVATIVE_STEP
-            rates.append(fisher_rate.predict_population(log_p, derivative, weights))
-            forms.append(categorical_variance(log_p[:, None, :], derivative) / self.config.sigma**2)
+            rate = fisher_rate.predict_population(log_p, derivative, weights)
+            return rate, categorical_variance(log_p[:, None, :], derivative) / self.config.sigma**2
+
+        rates, forms = zip(*_side_by_side(directional, self._pieces(logits)), strict=True)
         lengths = [len(r.tokens) for r in said.response]
-        return {"rate": _sums(rates, lengths), "forms": _sums(forms, lengths)}
+        return {"rate": _sums(list(rates), lengths), "forms": _sums(list(forms), lengths)}
 
     def _logits(self, said: Spoken, sigma: float, width: int, show: Show) -> Any:
         """[positions, members (then the center, if `width` has room), V]: a member is set once, not once a response."""
@@ -261,6 +267,20 @@ class Scorer:
         """Positions whose distributions stay near the processor's cache while they are reduced."""
         size = max(1, js.BLOCK // (4 * logits.shape[1] * logits.shape[2]))
         return [slice(i, i + size) for i in range(0, logits.shape[0], size)]
+
+
+def _side_by_side(work: Callable[[slice], T], pieces: list[slice]) -> list[T]:
+    """work(piece) of every piece, in their order, a thread a core and each operation in one thread.
+
+    The reductions are many short operations over a vocabulary. Shared out among threads one by one, each would end in
+    a barrier, at which a busy machine loses most of its time.
+    """
+    torch = require("torch", "llm")
+    threads = torch.get_num_threads()
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        results = list(pool.map(work, pieces))
+    torch.set_num_threads(threads)
+    return results
 
 
 def _sums(pieces: list[Any], lengths: list[int]) -> Floats:
