@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
-    "quick": {"members": 4, "prompts": 8, "samples": 2},
+    "quick": {"members": 4, "prompts": 6, "samples": 2},
 }
 """Sizes by name; an option given beside a preset wins."""
 
