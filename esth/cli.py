@@ -33,6 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (InputError, ArgumentError) as error:
         print(f"esth: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"esth: {where}{error.strerror or error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("esth: interrupted; the same command goes on from here", file=sys.stderr)
         return 130
@@ -147,11 +151,12 @@ def _progress() -> "Iterator[Progress]":
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
+    console = Console(stderr=True)
     columns = ("{task.description}", "{task.fields[rate]}")
     text, rate = (TextColumn(c) for c in columns)
     bars = Bars(
         text, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn(compact=True), rate,
-        console=Console(stderr=True),
+        console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
     tasks: dict[str, Any] = {}
     tokens_so_far: dict[str, int] = {}
@@ -175,3 +180,7 @@ def _attack(options: Any) -> int:
     result = attack(options.lemma, instances=options.instances, seed=options.seed, out=options.out)
     show(result)
     return 1 if result.violated else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -152,7 +152,7 @@ class PopulationSample:
             raise InputError(f"{folder}/sample.json: format {found!r}, this version reads {FORMAT!r}")
         prompts = _read_columns(folder / "prompts.parquet")
         try:
-            return cls(
+            sample = cls(
                 head["settings"],
                 np.array(head["weights"], dtype=np.float64),
                 [str(x) for x in prompts["prompt"]],
@@ -160,8 +160,14 @@ class PopulationSample:
                 _read(folder / "population.parquet", Population),
                 _read(folder / "center.parquet", Center),
             )
-        except KeyError as error:
-            raise InputError(f"{folder}: {error.args[0]!r} is missing") from error
+            expected = [sample.settings[key] for key in ("prompts", "members", "samples")]
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{folder}: {error.args[0]!r} is missing or damaged") from error
+        x, n, m = expected
+        sizes = len(sample.prompts), sample.n, len(sample.population), len(sample.center)
+        if sizes != (x, n, x * n * m, x * m):
+            raise InputError(f"{folder}: {sizes} prompts, members and responses do not fit its settings {expected}")
+        return sample
 
 
 def check_output(folder: Path) -> None:

@@ -2,9 +2,12 @@
 
 import itertools
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 from esth.divergence import js as exact_js
 from esth.diversity import DiversityConfig, compare, measure, report
@@ -233,3 +236,57 @@ def test_members_that_do_not_differ_are_no_diversity(engine, questions):
     config = configuration(questions, sigma=1e-30, samples=2)
     with pytest.raises(InputError, match="alike"):
         sample_population(engine, config.load_task(), config)
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "esth.cli", *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def damaged(sample, folder):
+    """A saved sample of which a row is lost."""
+    sample.save(folder)
+    path = folder / "population.parquet"
+    table = parquet.read_table(path)
+    parquet.write_table(table.slice(0, table.num_rows - 1), path)
+    return folder
+
+
+def test_mistakes_on_the_command_line_are_one_line(tiny_folder, questions, sample, tmp_path):
+    model = str(tiny_folder("llama"))
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "sample").mkdir()
+    (tmp_path / "taken" / "sample" / "thesis.txt").write_text("precious")
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"question": "t5", "answer": "1"}\n{"query": "t5", "answer": "1"}\n')
+    mistakes = [
+        ([], "name a model"),
+        ([model, "--sigma", "-1"], "sigma"),
+        ([model, "--sgma", "1"], "--sgma"),
+        ([model, "--weights", "[0.5,0.6]", "--members", "2"], "sum to 1"),
+        ([model, "--dtype", "int8"], "dtype"),
+        ([model, "--task", "arithmetics"], "arithmetic"),
+        ([model, "--task", "file", "--data", str(broken), "--prompts", "2"], "2"),
+        ([str(tmp_path / "nowhere")], "no model folder"),
+        ([str(tmp_path)], "config.json"),
+        ([model, "--out", str(tmp_path / "taken")], "holds no population sample"),
+        ([model, "--target-se", "0.1"], "--dry-run"),
+        (["--from", str(tmp_path / "taken")], "sample.json"),
+        (["--from", str(damaged(sample, tmp_path / "damaged"))], "do not fit"),
+    ]
+    for arguments, message in mistakes:
+        result = run("diversity", *arguments)
+        assert result.returncode == 2, (arguments, result.stderr)
+        assert result.stderr.startswith("esth: ") and result.stderr.count("\n") == 1, (arguments, result.stderr)
+        assert message in result.stderr, (arguments, result.stderr)
+    assert (tmp_path / "taken" / "sample" / "thesis.txt").read_text() == "precious"
+    result = run("attack", "two_point", "--instances", "10", "--out", "/proc/nowhere")
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+
+
+def test_a_damaged_journal_is_done_again(tmp_path):
+    journal = Journal(tmp_path / "j", {"a": 1})
+    journal.put("x", {"v": np.arange(3)})
+    (tmp_path / "j" / "x.npz").write_bytes(b"half")
+    assert journal.get("x") is None

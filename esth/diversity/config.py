@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from esth.tasks import Task
 
 
+DTYPES = ("float32", "bfloat16", "float16")
+
+
 @dataclass(frozen=True)
 class DiversityConfig:
     """A population, its prompts and its policy.
@@ -76,6 +79,8 @@ class DiversityConfig:
                 raise InputError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.family == "antithetic" and self.members % 2:
             raise InputError(f"antithetic members come in pairs: members must be even, not {self.members}")
+        if self.dtype not in DTYPES:
+            raise InputError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype}")
         if not self.block_gib > 0:
             raise InputError(f"block_gib must be positive, not {self.block_gib}")
         self.weight_vector()

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,8 +46,11 @@ class Journal:
         path = self._path(name)
         if path is None or not path.is_file():
             return None
-        with np.load(path, allow_pickle=False) as stored:
-            return {key: stored[key] for key in stored.files}
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                return {key: stored[key] for key in stored.files}
+        except (OSError, ValueError, zipfile.BadZipFile):  # damaged: done again
+            return None
 
     def put(self, name: str, arrays: Arrays) -> Arrays:
         """Keep a group and return it."""

@@ -348,8 +348,9 @@ def parameters_by_checkpoint_name(model: torch.nn.Module, checkpoint: Checkpoint
 
 
 def _load(checkpoint: Checkpoint, dtype: torch.dtype, device: str) -> Any:
-    bars = transformers_logging.is_progress_bar_enabled()
+    bars, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # its report of what does not fit becomes our one line
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint.folder,
@@ -362,10 +363,12 @@ def _load(checkpoint: Checkpoint, dtype: torch.dtype, device: str) -> Any:
         model, report = loaded
         model = model.to(device)
     except Exception as error:  # unknown architecture, no such device, memory: one line for the user
-        raise InputError(f"{checkpoint.name} does not load: {one_line(error)}") from error
+        reason = "shapes of weights differ from its config" if "mismatched_sizes" in str(error) else one_line(error)
+        raise InputError(f"{checkpoint.name} does not load: {reason}") from error
     finally:
         if bars:
             transformers_logging.enable_progress_bar()
+        transformers_logging.set_verbosity(verbosity)
     lost = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
     if lost:
         raise InputError(f"{checkpoint.name}: its weights do not fit its config, for one {lost[0]}")

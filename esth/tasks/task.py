@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from esth.errors import InputError
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -61,7 +63,10 @@ def render(tokenizer: Any, problem: Problem, *, system: str | None = None, **tem
         return problem.prompt if system is None else f"{system}\n\n{problem.prompt}"
     messages = [{"role": "system", "content": system}] if system is not None else []
     messages.append({"role": "user", "content": problem.prompt})
-    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template)
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template)
+    except Exception as error:  # whatever a checkpoint's own template raises
+        raise InputError(f"the tokenizer's chat template fails: {str(error).splitlines()[0]}") from error
 
 
 def encode(tokenizer: Any, problem: Problem, *, system: str | None = None, **template: Any) -> list[int]:
