@@ -16,9 +16,8 @@ def categorical_variance(log_p: Array, u: Array) -> Array:
     """
     xp, log_p, u = floating(log_p, u)
     p = xp.exp(log_p)
-    p, u = xp.broadcast_arrays(p, u)
-    centred = u - xp.vecdot(p, u)[..., None]
-    return xp.vecdot(p, centred * centred)
+    centred = u - xp.sum(p * u, axis=-1, keepdims=True)
+    return xp.sum(p * centred * centred, axis=-1)
 
 
 def categorical_fisher(log_p: Array) -> Array:

@@ -234,7 +234,7 @@ def test_bad_configurations_are_one_line(questions, change, message):
 
 def test_members_that_do_not_differ_are_no_diversity(engine, questions):
     config = configuration(questions, sigma=1e-30, samples=2)
-    with pytest.raises(InputError, match="alike"):
+    with pytest.raises(InputError, match="do not differ"):
         sample_population(engine, config.load_task(), config)
 
 
@@ -290,3 +290,20 @@ def test_a_damaged_journal_is_done_again(tmp_path):
     journal.put("x", {"v": np.arange(3)})
     (tmp_path / "j" / "x.npz").write_bytes(b"half")
     assert journal.get("x") is None
+
+
+def test_finished_work_is_reported_again_and_never_overwritten(tiny_folder, questions, tmp_path):
+    model, config = str(tiny_folder("llama")), configuration(questions, samples=2, prompts=2)
+    first = measure(model, config, out=tmp_path / "out")
+
+    def refuse(stage, done, total, tokens):
+        assert stage == "loading the model", "nothing is to be sampled again"
+
+    again = measure(model, config, out=tmp_path / "out", progress=refuse)
+    assert again.population.tokens == first.population.tokens
+    assert report(again).to_dict() == report(first).to_dict()
+    with pytest.raises(InputError, match="other settings"):
+        measure(model, configuration(questions, samples=2, prompts=2, sigma=0.3), out=tmp_path / "out")
+    Journal(tmp_path / "j", {"a": 1})
+    with pytest.raises(InputError, match="unfinished"):
+        Journal(tmp_path / "j", {"a": 2})

@@ -160,3 +160,11 @@ def test_bad_input_is_one_line(message):
     with pytest.raises(InputError, match=message) as error:
         BAD[message]()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("values", [[0.0, 1.0], [0.0, 0.0, 1.0], [0.5, 0.5]])
+@pytest.mark.parametrize("confidence", [0.95, 0.999])
+def test_bounded_mean_of_very_few_values(values, confidence):
+    """Student's t of two values is far beyond any normal quantile that float64 can tell from infinity."""
+    value, lower, upper = intervals.bounded_mean(values, confidence)
+    assert 0 <= lower <= value <= upper <= 1

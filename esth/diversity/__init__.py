@@ -11,12 +11,14 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from esth.diversity.compare import Comparison, compare
 from esth.diversity.config import DiversityConfig
 from esth.diversity.journal import Journal
 from esth.diversity.report import Quantity, Report, report
 from esth.diversity.sampling import Progress, quiet, sample_population
+from esth.errors import InputError
 from esth.sample import PopulationSample, check_output
 
 __all__ = [
@@ -76,12 +78,28 @@ def measure(
     engine = TransformersEngine(checkpoint, dtype=config.dtype)
     progress("loading the model", 1, 1, 0)
     identity = {**asdict(config), "fingerprint": checkpoint.fingerprint}
+    if out is not None and (out / "sample").exists():
+        return _finished(out / "sample", identity)
     journal = Journal(None if out is None else out / "unfinished", identity)
     sample = sample_population(engine, task, config, progress, journal)
     if out is not None:
         sample.save(out / "sample")
         write_json(out / "report.json", report(sample).to_dict())
     journal.close()
+    return sample
+
+
+def _finished(folder: Path, identity: dict[str, Any]) -> PopulationSample:
+    """The sample that the same settings have made before.
+
+    Raises:
+        InputError: it is one of other settings, which is not to be overwritten.
+    """
+    sample = PopulationSample.load(folder)
+    # A token limit left to the task is stored as the number it became.
+    other = [k for k, v in identity.items() if sample.settings.get(k) != v and not (k == "max_tokens" and v is None)]
+    if other:
+        raise InputError(f"{folder} holds a sample of other settings ({', '.join(other)}): name another output folder")
     return sample
 
 

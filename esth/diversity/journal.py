@@ -24,7 +24,7 @@ class Journal:
 
     Args:
         folder: where they lie.
-        identity: JSON types that say what the work is; a folder of other work is emptied.
+        identity: JSON types that say what the work is; a folder of other work is refused.
     """
 
     def __init__(self, folder: Path | None, identity: dict[str, Any] | None = None) -> None:
@@ -34,10 +34,11 @@ class Journal:
         try:
             mark = folder / "identity.json"
             text = json.dumps(identity, sort_keys=True)
-            if not mark.is_file() or mark.read_text(encoding="utf-8") != text:
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True)
+            if not mark.is_file():
+                folder.mkdir(parents=True, exist_ok=True)
                 mark.write_text(text, encoding="utf-8")
+            elif mark.read_text(encoding="utf-8") != text:
+                raise InputError(f"{folder} holds unfinished work of other settings: delete it or name another folder")
         except OSError as error:
             raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
 

@@ -137,7 +137,11 @@ def _diversity(out: Report, sample: PopulationSample) -> None:
     bounds = Bracket(float(lower.value.mean()), float(above.mean()))
     out.checks.append(
         fisher_rate.check_bracket(
-            float(chain.mean()), bounds, n, js_se=_nearest_error(chain, lower.value, above, within), sequence=True
+            min(float(chain.mean()), ceiling),
+            bounds,
+            n,
+            js_se=_nearest_error(chain, lower.value, above, within),
+            sequence=True,
         )
     )
     difference = per_prompt(sample, values["post"] - values["chain"])

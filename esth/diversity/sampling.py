@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ROUNDING_FLOOR = 1e-10
+"""JS in nats a token below which float32 logits show their rounding, not a diversity."""
+
 DERIVATIVE_STEP = 0.25
 """The logits' derivative along a member's noise is a finite difference at this share of sigma: small enough that the
 second derivative enters with a sixteenth of its weight in the member itself, large enough for float32."""
@@ -144,8 +147,12 @@ def sample_population(
         raise InputError(
             f"members at sigma = {config.sigma:g} break down to NaN: take a smaller sigma or a wider dtype"
         )
-    if config.members > 1 and (scored["scores"] == scored["scores"][:, :1]).all():
-        raise InputError(f"all members at sigma = {config.sigma:g} in {config.dtype} behave alike: take a larger sigma")
+    tokens = sum(len(r.tokens) for r in said.response)
+    if np.count_nonzero(config.weight_vector()) > 1 and scored["chain"].sum() <= ROUNDING_FLOOR * tokens:
+        raise InputError(
+            f"members at sigma = {config.sigma:g} do not differ beyond rounding ({ROUNDING_FLOOR:g} nats a token): "
+            "sigma is too small, or so large that all are broken alike, or the temperature is 0"
+        )
     settings = {
         **asdict(config),
         "max_tokens": sampling.max_tokens,

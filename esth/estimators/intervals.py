@@ -102,8 +102,12 @@ def wilson(successes: ArrayLike, n: ArrayLike, confidence: float = 0.95) -> Inte
 
     `n` may be fractional: an effective number of tries.
     """
+    return _score_interval(successes, n, stats.norm.isf(_tail(confidence)))
+
+
+def _score_interval(successes: ArrayLike, n: ArrayLike, z: float) -> Interval:
+    """Wilson's interval of `z` standard errors."""
     c, n = _counts(successes, n)
-    z = float(stats.norm.isf(_tail(confidence)))
     value, shrunk = c / n, (c + 0.5 * z * z) / (n + z * z)
     half = z / (n + z * z) * np.sqrt(c * (1.0 - value) + 0.25 * z * z)
     # At c = 0 and c = n the bound is exact; rounding must not move it off 0 or 1.
@@ -141,9 +145,7 @@ def bounded_mean(values: ArrayLike, confidence: float = 0.95, *, pseudo: float =
     value = array.mean(-1)
     bound, spread = n * value * (1.0 - value), n * array.var(-1)
     worth = n * (bound + pseudo) / (spread + pseudo)
-    # Wilson at the confidence whose normal quantile is Student's t.
-    t = stats.t.isf(_tail(confidence), n - 1)
-    interval = wilson(value * worth, worth, 1.0 - 2.0 * stats.norm.sf(t))
+    interval = _score_interval(value * worth, worth, stats.t.isf(_tail(confidence), n - 1))
     return Interval(value, interval.lower, interval.upper)
 
 
