@@ -66,8 +66,7 @@ def measure(
     Raises:
         InputError: see `sample_population`, `esth.models.checkpoint.load_checkpoint`, `esth.tasks.load_task`.
     """
-    from esth.models.checkpoint import load_checkpoint
-    from esth.models.transformers_engine import TransformersEngine
+    from esth.models import load_checkpoint, load_engine
 
     config = DiversityConfig() if config is None else config
     if out is not None:
@@ -75,7 +74,7 @@ def measure(
     task = config.load_task()
     progress("loading the model", 0, 1, 0)
     checkpoint = load_checkpoint(model, trust_remote_code=trust_remote_code)
-    engine = TransformersEngine(checkpoint, dtype=config.dtype)
+    engine = load_engine(checkpoint, dtype=config.dtype)
     progress("loading the model", 1, 1, 0)
     identity = {**asdict(config), "fingerprint": checkpoint.fingerprint}
     if out is not None and (out / "sample").exists():

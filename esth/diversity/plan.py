@@ -73,8 +73,7 @@ def plan(
     Raises:
         InputError: target <= 0; or as `esth.diversity.measure`.
     """
-    from esth.models.checkpoint import load_checkpoint
-    from esth.models.transformers_engine import TransformersEngine
+    from esth.models import load_engine
     from esth.noise import population
 
     if target is not None and not target > 0:
@@ -89,7 +88,7 @@ def plan(
     config.load_task()  # that there are so many problems is found out now, not after the hours it plans
     task = small.load_task()
     progress("loading the model", 0, 1, 0)
-    engine = TransformersEngine(load_checkpoint(model, trust_remote_code=trust_remote_code), dtype=config.dtype)
+    engine = load_engine(model, dtype=config.dtype, trust_remote_code=trust_remote_code)
     progress("loading the model", 1, 1, 0)
     started = time.monotonic()
     engine.set_member(population(config.seed, config.members, config.family, config.rank)[-1], config.sigma)
