@@ -112,6 +112,11 @@ class PopulationSample:
         order = np.lexsort((p.sample, p.member, p.prompt))
         return values[order].reshape((len(self.prompts), self.n, samples, *values.shape[1:]))
 
+    def center_grid(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values of the center's responses [C, …] as [prompts, samples, …]."""
+        order = np.lexsort((self.center.sample, self.center.prompt))
+        return values[order].reshape((len(self.prompts), -1, *values.shape[1:]))
+
     def save(self, folder: Path) -> None:
         """Write the folder whole or not at all; an older sample there is replaced.
 

@@ -173,12 +173,11 @@ def _ratio(numerator: Floats, denominator: Floats) -> Interval:
 
 
 def _rate(out: Report, sample: PopulationSample) -> None:
-    center, x = sample.center, len(sample.prompts)
+    center = sample.center
     if np.isnan(center.rate).any():
         return
-    order = np.lexsort((center.sample, center.prompt))
-    rate = center.rate[order].reshape(x, -1)
-    forms = center.forms[order].reshape(x, -1, sample.n).mean(1)
+    rate = sample.center_grid(center.rate)
+    forms = sample.center_grid(center.forms).mean(1)
     sigma = float(sample.settings["sigma"])
     predicted = rate.mean(1)
     out.add(
@@ -219,8 +218,7 @@ def effective_rank(forms: Floats) -> float:
 def _success(out: Report, sample: PopulationSample) -> None:
     rewards = sample.grid(sample.population.reward)
     m, n = rewards.shape[-1], sample.n
-    order = np.lexsort((sample.center.sample, sample.center.prompt))
-    center = sample.center.reward[order].reshape(len(sample.prompts), -1)
+    center = sample.center_grid(sample.center.reward)
     members = rewards.mean(-1) @ sample.weights
     out.add("success of the center", "share", _share(center.mean(1)), note="one try, pass@1")
     out.add("success of the members", "share", _share(members), note="one try of the mixture")
