@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import cache
 from operator import index
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +97,21 @@ def matrix_shape(d: int) -> tuple[int, int]:
 # Populations of checkpoints
 
 
+class Direction(Protocol):
+    """A direction in the parameters of a checkpoint: hashable, compared by value, the same on every engine."""
+
+    @property
+    def key(self) -> tuple[int | str, ...]:
+        """What names the random streams of responses drawn along it."""
+        ...
+
+    def noise(
+        self, name: str, shape: Sequence[int], start: int = 0, count: int | None = None, *, scale: float = 1.0
+    ) -> Float32:
+        """scale · direction of one parameter, flat, positions start … start+count−1: float32 [count]."""
+        ...
+
+
 @dataclass(frozen=True)
 class Member:
     """A direction ε = sign · noise(seed) in the parameters of a checkpoint. The member itself is θ + σ ε.
@@ -118,6 +133,11 @@ class Member:
         if not 0 <= self.seed < 2**64 or self.sign not in (1, -1) or self.rank < 1:
             raise InputError(f"a member needs 0 <= seed < 2**64, sign +1 or -1 and rank >= 1, not {self}")
 
+    @property
+    def key(self) -> tuple[int | str, ...]:
+        """Seed and sign."""
+        return (self.seed, self.sign)
+
     def noise(
         self, name: str, shape: Sequence[int], start: int = 0, count: int | None = None, *, scale: float = 1.0
     ) -> Float32:
@@ -128,6 +148,53 @@ class Member:
         """
         epsilon = parameter_noise(self.seed, name, shape, self.family, start, count, rank=self.rank)
         return np.multiply(epsilon, np.float32(self.sign * scale), out=epsilon)
+
+
+@dataclass(frozen=True)
+class Restricted:
+    """A member's direction in some parameters only, 0 in the others.
+
+    Attributes:
+        member: whose noise it is.
+        parameters: names in the checkpoint of those that move.
+    """
+
+    member: Member
+    parameters: frozenset[str]
+
+    @property
+    def key(self) -> tuple[int | str, ...]:
+        """The member's, and what moves."""
+        return (*self.member.key, hashed(*sorted(self.parameters)))
+
+    def noise(
+        self, name: str, shape: Sequence[int], start: int = 0, count: int | None = None, *, scale: float = 1.0
+    ) -> Float32:
+        """As `Member.noise`; zeros in a parameter that does not move."""
+        if name in self.parameters:
+            return self.member.noise(name, shape, start, count, scale=scale)
+        return np.zeros(math.prod(shape) - start if count is None else count, np.float32)
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Σ coefficient · direction, summed in float32 in the order given: an update of the center (P4) as a direction."""
+
+    terms: tuple[tuple[Direction, float], ...]
+
+    @property
+    def key(self) -> tuple[int | str, ...]:
+        """Of all terms."""
+        return ("sum", hashed(*(part for m, c in self.terms for part in (*m.key, float(c).hex()))))
+
+    def noise(
+        self, name: str, shape: Sequence[int], start: int = 0, count: int | None = None, *, scale: float = 1.0
+    ) -> Float32:
+        """As `Member.noise`; at scale 1 the bits of `Engine.apply_update`."""
+        total = np.zeros(math.prod(shape) - start if count is None else count, np.float32)
+        for member, coefficient in self.terms:
+            total += member.noise(name, shape, start, count, scale=scale * coefficient)
+        return total
 
 
 def population(seed: int, n: int, family: str = "gaussian", rank: int = 1) -> list[Member]:

@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 from esth.errors import InputError  # noqa: E402
 from esth.models import Response, Sampling, load_checkpoint, load_engine  # noqa: E402
 from esth.models.transformers_engine import InverseCDF, TransformersEngine, policy_logits  # noqa: E402
-from esth.noise import FAMILIES, Member, parameter_noise, population  # noqa: E402
+from esth.noise import FAMILIES, Combination, Member, parameter_noise, population  # noqa: E402
 
 KINDS = ("llama", "llama-untied", "qwen2", "gpt2")
 PROMPTS = [[5, 6, 7, 8], [9], [10, 11, 3, 4, 20, 21, 22, 30, 31], [5, 6, 7, 8]]
@@ -159,6 +159,15 @@ def test_an_update_is_the_sum_of_its_pairs(tiny_folder: Folder) -> None:
     for name, before in center.items():
         step = sum(c * m.sign * parameter_noise(m.seed, name, before.shape).astype(float) for m, c in update)
         np.testing.assert_allclose(engine.parameters[name].numpy().ravel(), before.ravel() + step, rtol=0, atol=1e-6)
+
+
+def test_an_update_can_be_tried_as_a_member(tiny_folder: Folder) -> None:
+    engine = engine_of(tiny_folder("llama"))
+    update = tuple((member, 0.02) for member in population(5, 3))
+    engine.set_member(Combination(update), 1.0)
+    tried = bits(engine)
+    engine.apply_update(update)
+    assert same_bits(bits(engine), tried)
 
 
 def test_the_center_is_where_the_update_went(tiny_folder: Folder) -> None:

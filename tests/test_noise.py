@@ -13,7 +13,9 @@ from scipy.special import ndtr
 from esth.errors import InputError
 from esth.noise import (
     FAMILIES,
+    Combination,
     Member,
+    Restricted,
     draw,
     hashed,
     matrix_shape,
@@ -237,6 +239,26 @@ def test_a_population_is_named_by_one_seed() -> None:
     assert [member.sign for member in pairs] == [1, -1] * 32
     assert [member.seed for member in pairs[0::2]] == [member.seed for member in pairs[1::2]]
     assert len({member.seed for member in pairs}) == 32
+
+
+def test_a_restricted_member_moves_its_parameters_only() -> None:
+    member = Member(5, -1)
+    part = Restricted(member, frozenset({NAME}))
+    assert np.array_equal(part.noise(NAME, (3, 4), 2, 5, scale=0.5), member.noise(NAME, (3, 4), 2, 5, scale=0.5))
+    assert np.array_equal(part.noise("other", (3, 4), 2), np.zeros(10, np.float32))
+    assert part == Restricted(member, frozenset([NAME])) and part.key != member.key
+    assert part.key != Restricted(member, frozenset({"other"})).key
+
+
+def test_a_combination_is_the_weighted_sum_of_its_terms() -> None:
+    members = population(1, 3)
+    coefficients = (0.25, -1.5, 0.1)
+    direction = Combination(tuple(zip(members, coefficients, strict=True)))
+    exact = sum(c * m.noise(NAME, (3, 4)).astype(np.float64) for m, c in zip(members, coefficients, strict=True))
+    assert direction.noise(NAME, (3, 4), scale=2.0) == pytest.approx(2 * exact, abs=1e-6)
+    assert np.array_equal(direction.noise(NAME, (3, 4), 4, 3), direction.noise(NAME, (3, 4))[4:7])
+    other = Combination(tuple(zip(members, (0.25, -1.5, 0.2), strict=True)))
+    assert direction.key != other.key and direction != other
 
 
 @pytest.mark.parametrize(

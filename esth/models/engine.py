@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from esth.errors import InputError
-from esth.noise import Member
+from esth.noise import Direction
 
 if TYPE_CHECKING:
     import torch
@@ -83,10 +83,10 @@ class Engine(Protocol):
     checkpoint: "Checkpoint"  # its name, fingerprint, tokenizer, stop tokens and context length
     vocabulary: int  # V, the width of the logits
 
-    def set_member(self, member: Member, sigma: float) -> None:
+    def set_member(self, member: Direction, sigma: float) -> None:
         """Become θ + sigma · ε, every parameter perturbed once, by its name in the checkpoint.
 
-        Always from the center, whatever member was set before.
+        `member` is a `Member`, or any other `Direction` ε. Always from the center, whatever member was set before.
 
         Raises:
             InputError: sigma is negative or not finite.
@@ -97,7 +97,7 @@ class Engine(Protocol):
         """Become the center again, bit for bit (by copy; adding and subtracting drifts)."""
         ...
 
-    def apply_update(self, update: Sequence[tuple[Member, float]]) -> None:
+    def apply_update(self, update: Sequence[tuple[Direction, float]]) -> None:
         """Move the center by Σ coefficient · ε, summed in float32 in the order given; become the new center.
 
         A function of the old center and the update alone, bit for bit, so that a log of updates rebuilds any center.

@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 from esth.errors import InputError
 from esth.models.checkpoint import Checkpoint, one_line
 from esth.models.engine import Engine, Response, Sampling
-from esth.noise import Member, uniforms
+from esth.noise import Combination, Direction, uniforms
 
 _SLICE = 1 << 20  # elements of a parameter perturbed at once: scratch memory of a few MB
 
@@ -64,11 +64,11 @@ class TransformersEngine(Engine):
         self.vocabulary: int = self.model.get_output_embeddings().weight.shape[0]
         # The one extra copy of the weights, made when the center is first left.
         self._center: dict[str, torch.Tensor] = {}
-        self._member: tuple[Member, float] | None = None
+        self._member: tuple[Direction, float] | None = None
 
     # The population
 
-    def set_member(self, member: Member, sigma: float) -> None:
+    def set_member(self, member: Direction, sigma: float) -> None:
         if not 0 <= sigma < math.inf:
             raise InputError(f"sigma must be finite and at least 0, not {sigma}")
         if self._member != (member, sigma):
@@ -82,18 +82,11 @@ class TransformersEngine(Engine):
         self._member = None
 
     @torch.no_grad()
-    def apply_update(self, update: Sequence[tuple[Member, float]]) -> None:
+    def apply_update(self, update: Sequence[tuple[Direction, float]]) -> None:
         for member, coefficient in update:
             if not math.isfinite(coefficient):
                 raise InputError(f"the coefficient of {member} is {coefficient}")
-
-        def step(name: str, shape: Sequence[int], start: int, count: int) -> NDArray[np.float32]:
-            total = np.zeros(count, np.float32)
-            for member, coefficient in update:
-                total += member.noise(name, shape, start, count, scale=coefficient)
-            return total
-
-        self._displace(step)
+        self._displace(Combination(tuple(update)).noise)
         for name, center in self._center.items():
             center.copy_(self.parameters[name])
 
@@ -135,7 +128,7 @@ class TransformersEngine(Engine):
             raise InputError(f"n must be at least 1 and every prompt needs its id, not n={n}, {len(ids)} ids")
         for i, prompt in enumerate(prompts):
             self._check(f"prompt {i}", prompt, sampling.max_tokens)
-        who = ("center", 0) if self._member is None else (self._member[0].seed, self._member[0].sign)
+        who = ("center", 0) if self._member is None else self._member[0].key
         found: dict[tuple[int, int], Response] = {}
         for group, prefixes in self._prefixes(prompts, range(len(prompts))):
             rows = [_Row(at, prompt, sample) for at, prompt in enumerate(group) for sample in range(n)]
