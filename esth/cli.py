@@ -108,7 +108,7 @@ def _diversity(options: Any) -> int:
         if options.sources:
             raise InputError("--dry-run plans a new sample; it does not go with --from")
         for model in options.models:
-            with _progress() as progress:
+            with progress_bars() as progress:
                 planned = plan(model, config, options.target_se, progress, options.trust_remote_code)
             show_plan(planned)
         return 0
@@ -119,7 +119,7 @@ def _diversity(options: Any) -> int:
     pair = len(options.models or ()) == 2
     for i, model in enumerate(options.models or ()):
         out = options.out / str(i + 1) if pair else options.out
-        with _progress() as progress:
+        with progress_bars() as progress:
             samples.append(
                 measure(model, config, out=out, progress=progress, trust_remote_code=options.trust_remote_code)
             )
@@ -145,7 +145,7 @@ def _load(folder: Path) -> "PopulationSample":
 
 
 @contextmanager
-def _progress() -> "Iterator[Progress]":
+def progress_bars() -> "Iterator[Progress]":
     """A bar a stage, with tokens/s and the time left, on a terminal's standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn

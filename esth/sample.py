@@ -9,15 +9,16 @@ FOLDER/center.parquet     one row a response of the center
 import json
 import tempfile
 from dataclasses import dataclass, fields
+from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from esth.errors import InputError, require
 
-FORMAT = "esth population sample 1"
+FORMAT = "esth population sample 2"
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -48,6 +49,12 @@ class Responses:
     def __len__(self) -> int:
         return len(self.text)
 
+    def pick(self, keep: NDArray[np.bool_]) -> Self:
+        """The responses of a mask [R]."""
+        columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        kept: dict[str, Any] = {k: list(compress(c, keep)) if isinstance(c, list) else c[keep] for k, c in columns.items()}
+        return type(self)(**kept)
+
     @property
     def lengths(self) -> Ints:
         """[R] tokens of each response."""
@@ -59,7 +66,8 @@ class Population(Responses):
     """Responses of the members, with what scoring them under every member gave.
 
     Attributes:
-        scores: [R, N] log-probability of the response under each member, nats.
+        scores: [R, N] log-probability of the response under each member, nats; NaN here and below where a response was
+            not scored.
         rb, chain: [R] sums over tokens of the two step estimators (esth/estimators/js.py), nats.
         lower, upper: [R] sums over tokens of the bracket L1.4, nats.
     """
@@ -104,6 +112,18 @@ class PopulationSample:
     def verified(self) -> bool:
         """Whether the responses carry a verifier's rewards."""
         return len(self.population) > 0 and not bool(np.isnan(self.population.reward).any())
+
+    @property
+    def scored(self) -> int:
+        """Responses of a member (and of the center) to a prompt that carry scores: the first ones."""
+        return int(self.settings["scored"])
+
+    def first(self, samples: int) -> "PopulationSample":
+        """The same sample with the first `samples` responses only."""
+        settings = self.settings | {"samples": samples, "scored": min(self.scored, samples)}
+        said, center = self.population, self.center
+        said, center = said.pick(said.sample < samples), center.pick(center.sample < samples)
+        return PopulationSample(settings, self.weights, self.prompts, self.answers, said, center)
 
     def grid(self, values: NDArray[Any]) -> NDArray[Any]:
         """Values of the population's responses [R, …] as [prompts, members, samples, …]."""

@@ -12,12 +12,13 @@ from pyarrow import parquet
 from esth.divergence import js as exact_js
 from esth.diversity import DiversityConfig, compare, measure, report
 from esth.diversity.journal import Journal
-from esth.diversity.sampling import Scorer, Spoken, quiet, sample_population
+from esth.diversity.sampling import Jobs, Spoken, sample_population
 from esth.errors import InputError
 from esth.estimators import js
 from esth.models import load_checkpoint
 from esth.models.engine import Response, Sampling
 from esth.models.transformers_engine import TransformersEngine
+from esth.models.workers import Local
 from esth.noise import population
 from esth.sample import PopulationSample
 from tests.conftest import STOP, VOCABULARY
@@ -59,7 +60,7 @@ def configuration(questions, **changes):
 @pytest.fixture(scope="module")
 def sample(engine, questions):
     config = configuration(questions)
-    return sample_population(engine, config.load_task(), config)
+    return sample_population(Local(engine), config.load_task(), config)
 
 
 def every_response():
@@ -128,8 +129,7 @@ def test_rate_from_the_center_is_exact_in_expectation(engine, questions, sigma):
     everything = Spoken()
     everything.add(-1, [every_response()])
     members = population(0, 3)
-    scorer = Scorer(engine, prompts, members, config, sampling, quiet, Journal(None))
-    forms = scorer.center(everything)
+    forms = Jobs(prompts, members, config, sampling).center_block(engine, everything)
     scores = []
     for member in (None, *members):
         if member is None:
@@ -148,7 +148,7 @@ def test_rate_from_the_center_is_exact_in_expectation(engine, questions, sigma):
 
 def test_result_does_not_depend_on_the_blocks(engine, questions, sample):
     config = configuration(questions, block_gib=20 * 3 * VOCABULARY * 4 / 2**30)
-    other = sample_population(engine, config.load_task(), config)
+    other = sample_population(Local(engine), config.load_task(), config)
     assert other.population.tokens == sample.population.tokens
     for name in ("scores", "chain", "rb", "lower", "upper"):
         assert getattr(other.population, name) == pytest.approx(getattr(sample.population, name), abs=1e-5)
@@ -179,28 +179,51 @@ def test_interrupted_measurement_goes_on(tiny_folder, questions, tmp_path):
 
         with pytest.raises(Stop):
             measure(str(tiny_folder("llama")), config, out=tmp_path / "parts", progress=progress)
-        assert (tmp_path / "parts" / "unfinished").is_dir() and not (tmp_path / "parts" / "sample").exists()
+        assert (tmp_path / "parts" / "sample-unfinished").is_dir() and not (tmp_path / "parts" / "sample").exists()
     parts = measure(str(tiny_folder("llama")), config, out=tmp_path / "parts")
     assert parts.population.tokens == whole.population.tokens
     assert np.array_equal(parts.population.scores, whole.population.scores)
     assert np.array_equal(parts.population.chain, whole.population.chain)
     assert np.array_equal(parts.center.forms, whole.center.forms)
-    assert not (tmp_path / "parts" / "unfinished").exists()
+    assert not (tmp_path / "parts" / "sample-unfinished").exists()
+
+
+def test_only_the_first_responses_are_scored(engine, questions, sample):
+    config = configuration(questions, samples=40, scored=2)
+    few = sample_population(Local(engine), config.load_task(), config)
+    whole, part = sample.first(2), few.first(few.scored)
+    assert few.population.tokens == sample.population.tokens
+    assert part.population.scores == pytest.approx(whole.population.scores, abs=1e-5)
+    assert part.center.forms == pytest.approx(whole.center.forms, rel=1e-3)
+    rest = few.population.pick(few.population.sample >= 2)
+    assert len(rest) == 38 * 3 * len(QUESTIONS) and np.isnan(rest.chain).all() and np.isnan(rest.scores).all()
+    assert report(few)["JS chain"] == report(part)["JS chain"]
+    assert report(few)["success of the members"] == report(sample)["success of the members"]
+
+
+def test_unscored_samples_say_what_they_can(engine, questions, sample, tmp_path):
+    config = configuration(questions, samples=4, scored=0)
+    unscored = sample_population(Local(engine), config.load_task(), config)
+    unscored.save(tmp_path / "s")
+    again = report(PopulationSample.load(tmp_path / "s"))
+    assert "JS chain" not in again.quantities and "success of the members" in again.quantities
+    with pytest.raises(InputError, match="not scored"):
+        compare(sample, unscored)
 
 
 def test_paired_comparison(engine, questions, sample):
     wider = configuration(questions, sigma=0.2)
-    other = sample_population(engine, wider.load_task(), wider)
+    other = sample_population(Local(engine), wider.load_task(), wider)
     difference = compare(sample, other).quantities[0]
     assert difference.lower < difference.value < difference.upper and difference.value > 0
     with pytest.raises(InputError, match="different prompts"):
         fewer = configuration(questions, prompts=2, samples=2)
-        compare(sample, sample_population(engine, fewer.load_task(), fewer))
+        compare(sample, sample_population(Local(engine), fewer.load_task(), fewer))
 
 
 def test_restricted_policies_have_no_rate_but_a_diversity(engine, questions, sample):
     config = configuration(questions, top_k=5)
-    top = sample_population(engine, config.load_task(), config)
+    top = sample_population(Local(engine), config.load_task(), config)
     assert np.isnan(top.center.rate).all() and np.isfinite(top.population.chain).all()
     assert "JS from the center" not in report(top).quantities
     estimate = {n: report(top)[f"JS {n}"] for n in ("chain", "rb", "post")}
@@ -235,7 +258,7 @@ def test_bad_configurations_are_one_line(questions, change, message):
 def test_members_that_do_not_differ_are_no_diversity(engine, questions):
     config = configuration(questions, sigma=1e-30, samples=2)
     with pytest.raises(InputError, match="do not differ"):
-        sample_population(engine, config.load_task(), config)
+        sample_population(Local(engine), config.load_task(), config)
 
 
 def run(*arguments):

@@ -9,9 +9,10 @@
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from esth.diversity.compare import Comparison, compare
 from esth.diversity.config import DiversityConfig
@@ -19,7 +20,12 @@ from esth.diversity.journal import Journal
 from esth.diversity.report import Quantity, Report, report
 from esth.diversity.sampling import Progress, quiet, sample_population
 from esth.errors import InputError
+from esth.noise import Direction
 from esth.sample import PopulationSample, check_output
+
+if TYPE_CHECKING:
+    from esth.models.workers import Workers
+    from esth.tasks.task import Task
 
 __all__ = [
     "Comparison",
@@ -30,6 +36,7 @@ __all__ = [
     "diversity",
     "measure",
     "report",
+    "sample_into",
     "sample_population",
 ]
 
@@ -66,7 +73,8 @@ def measure(
     Raises:
         InputError: see `sample_population`, `esth.models.checkpoint.load_checkpoint`, `esth.tasks.load_task`.
     """
-    from esth.models import load_checkpoint, load_engine
+    from esth.models import load_checkpoint
+    from esth.models.workers import load_workers
 
     config = DiversityConfig() if config is None else config
     if out is not None:
@@ -74,16 +82,39 @@ def measure(
     task = config.load_task()
     progress("loading the model", 0, 1, 0)
     checkpoint = load_checkpoint(model, trust_remote_code=trust_remote_code)
-    engine = load_engine(checkpoint, dtype=config.dtype)
-    progress("loading the model", 1, 1, 0)
-    identity = {**asdict(config), "fingerprint": checkpoint.fingerprint}
-    if out is not None and (out / "sample").exists():
-        return _finished(out / "sample", identity)
-    journal = Journal(None if out is None else out / "unfinished", identity)
-    sample = sample_population(engine, task, config, progress, journal)
+    with load_workers(checkpoint, config.engine, workers=config.workers, dtype=config.dtype) as workers:
+        progress("loading the model", 1, 1, 0)
+        sample = sample_into(out / "sample" if out is not None else None, workers, task, config, progress)
     if out is not None:
-        sample.save(out / "sample")
         write_json(out / "report.json", report(sample).to_dict())
+    return sample
+
+
+def sample_into(
+    folder: Path | None,
+    workers: "Workers",
+    task: "Task",
+    config: DiversityConfig,
+    progress: Progress = quiet,
+    directions: Sequence[Direction] | None = None,
+) -> PopulationSample:
+    """`sample_population`, kept in `folder` (unless None): taken from there if it is done, gone on with if begun.
+
+    Raises:
+        InputError: the folder holds something else, or a sample of other settings.
+    """
+    if folder is None:
+        return sample_population(workers, task, config, progress, None, directions)
+    identity = {**asdict(config), "fingerprint": workers.checkpoint.fingerprint}
+    if directions is not None:
+        identity["directions"] = [str(d) for d in directions]
+    del identity["workers"]  # the numbers do not depend on it
+    check_output(folder)
+    if folder.exists() and any(folder.iterdir()):
+        return _finished(folder, identity)
+    journal = Journal(folder.with_name(f"{folder.name}-unfinished"), identity)
+    sample = sample_population(workers, task, config, progress, journal, directions)
+    sample.save(folder)
     journal.close()
     return sample
 
@@ -95,8 +126,9 @@ def _finished(folder: Path, identity: dict[str, Any]) -> PopulationSample:
         InputError: it is one of other settings, which is not to be overwritten.
     """
     sample = PopulationSample.load(folder)
-    # A token limit left to the task is stored as the number it became.
-    other = [k for k, v in identity.items() if sample.settings.get(k) != v and not (k == "max_tokens" and v is None)]
+    # What was left to the task or to another setting is stored as the number it became.
+    left = {k for k in ("max_tokens", "scored") if identity[k] is None}
+    other = [k for k, v in identity.items() if sample.settings.get(k) != v and k not in left]
     if other:
         raise InputError(f"{folder} holds a sample of other settings ({', '.join(other)}): name another output folder")
     return sample

@@ -34,13 +34,16 @@ def compare(first: PopulationSample, second: PopulationSample) -> Comparison:
         raise InputError("the two samples have different prompts: take the same task, seed and number of prompts")
     if len(first.prompts) < 2:
         raise InputError("a paired comparison needs at least 2 prompts")
+    if min(first.scored, second.scored) < 2:
+        raise InputError("samples whose responses are not scored (scored = 0) have no JS to compare")
     out = []
 
     def add(name: str, unit: str, interval: tuple[Any, Any, Any]) -> None:
         value, lower, upper = (float(x) for x in interval)
         out.append(Quantity(name, unit, value, lower, upper, note="paired by prompt"))
 
-    chains = [per_prompt(s, s.population.chain).value for s in (first, second)]
+    scored = [s.first(s.scored) for s in (first, second)]
+    chains = [per_prompt(s, s.population.chain).value for s in scored]
     add("difference of JS", "nats", over_prompts(chains[1] - chains[0]))
     lengths = [per_prompt(s, s.population.lengths.astype(np.float64)).value for s in (first, second)]
     add("difference of length", "tokens", over_prompts(lengths[1] - lengths[0]))

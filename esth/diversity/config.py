@@ -27,6 +27,8 @@ class DiversityConfig:
         sigma: scale of the noise on every parameter, > 0.
         members: N.
         samples: responses m of each member (and of the center) to each prompt, >= 2.
+        scored: of these, the first that are scored under every member (JS needs few, success many), 0 or >= 2; all if
+            none.
         prompts: prompts taken from the task.
         task: name of a task (esth/tasks), or "file" for one of the user's own.
         data: the user's file (JSONL, Parquet, CSV, TSV), or where a benchmark's file lies.
@@ -42,6 +44,8 @@ class DiversityConfig:
         max_tokens: a response is cut there; the task's own limit if none.
         top_k: only the k most likely tokens (L1.1 and L1.3 then do not apply, and are left out).
         top_p: only the most likely tokens of this mass (likewise).
+        engine: that holds the weights, one of esth.models.ENGINES.
+        workers: engines side by side (more than one: Ray); the numbers do not depend on it.
         dtype: of the weights.
         seed: of members, prompts and responses.
         block_gib: GiB that the next-token distributions held at a time may take.
@@ -50,6 +54,7 @@ class DiversityConfig:
     sigma: float = 0.001
     members: int = 6
     samples: int = 4
+    scored: int | None = None
     prompts: int = 16
     task: str = "arithmetic"
     data: str | None = None
@@ -65,6 +70,8 @@ class DiversityConfig:
     max_tokens: int | None = None
     top_k: int | None = None
     top_p: float | None = None
+    engine: str = "transformers"
+    workers: int = 1
     dtype: str = "float32"
     seed: int = 0
     block_gib: float = 2.0
@@ -74,9 +81,11 @@ class DiversityConfig:
         if self.sigma == 0:
             raise InputError("sigma = 0 makes all members equal: a population needs sigma > 0")
         check_family(self.family)
-        for name, least in (("members", 1), ("samples", 2), ("prompts", 1)):
+        for name, least in (("members", 1), ("samples", 2), ("prompts", 1), ("workers", 1), ("rank", 1), ("seed", 0)):
             if getattr(self, name) < least:
                 raise InputError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if self.scored is not None and not (self.scored == 0 or 2 <= self.scored <= self.samples):
+            raise InputError(f"scored must be 0, or 2 to samples = {self.samples}, not {self.scored}")
         if self.family == "antithetic" and self.members % 2:
             raise InputError(f"antithetic members come in pairs: members must be even, not {self.members}")
         if self.dtype not in DTYPES:
@@ -84,10 +93,16 @@ class DiversityConfig:
         if not self.block_gib > 0:
             raise InputError(f"block_gib must be positive, not {self.block_gib}")
         self.weight_vector()
+        self.sampling(1)
 
     def weight_vector(self) -> Floats:
         """Member weights [N]."""
         return np.asarray(check_weights(self.weights, np.zeros(self.members)), dtype=np.float64)
+
+    @property
+    def scored_samples(self) -> int:
+        """Responses of a member to a prompt that are scored under every member."""
+        return self.samples if self.scored is None else self.scored
 
     def sampling(self, default_tokens: int) -> "Sampling":
         """The policy's sampling, with the task's token limit unless one is given."""

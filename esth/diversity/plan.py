@@ -74,6 +74,7 @@ def plan(
         InputError: target <= 0; or as `esth.diversity.measure`.
     """
     from esth.models import load_engine
+    from esth.models.workers import Local
     from esth.noise import population
 
     if target is not None and not target > 0:
@@ -83,12 +84,14 @@ def plan(
         prompts=min(config.prompts, PILOT_PROMPTS),
         members=min(config.members, PILOT_MEMBERS),
         samples=PILOT_SAMPLES,
+        scored=None,
+        workers=1,
         weights=None,
     )
     config.load_task()  # that there are so many problems is found out now, not after the hours it plans
     task = small.load_task()
     progress("loading the model", 0, 1, 0)
-    engine = load_engine(model, dtype=config.dtype, trust_remote_code=trust_remote_code)
+    engine = load_engine(model, config.engine, dtype=config.dtype, trust_remote_code=trust_remote_code)
     progress("loading the model", 1, 1, 0)
     started = time.monotonic()
     engine.set_member(population(config.seed, config.members, config.family, config.rank)[-1], config.sigma)
@@ -97,11 +100,13 @@ def plan(
     clock: dict[str, list[float]] = {}
 
     def timed(stage: str, done: int, total: int, tokens: int) -> None:
+        if stage not in ("sampling", "scoring", "center"):  # others run inside these
+            return
         clock.setdefault(stage, []).append(time.monotonic())
         progress(stage, done, total, tokens)
 
     begun = time.monotonic()
-    sample = sample_population(engine, task, small, timed)
+    sample = sample_population(Local(engine), task, small, timed)
     marks = [begun, *(times[-1] for times in clock.values())]
     spent = dict(zip(clock, np.diff(marks), strict=True))
 
@@ -111,10 +116,10 @@ def plan(
     per_response = max(spent["sampling"] - n * switch, 0.0) / ((n + 1) * x * m)
     positions = x * n * m * tokens
     per_position = max(spent["scoring"] - n * switch, 0.0) / (n * positions)
-    full_positions = config.prompts * config.members * config.samples * tokens
+    full_positions = config.prompts * config.members * config.scored_samples * tokens
     block = config.block_gib * 2**30 / (4 * config.members * engine.vocabulary)
     blocks = math.ceil(full_positions / max(block, 1.0))
-    center_positions = config.prompts * config.samples * tokens
+    center_positions = config.prompts * config.scored_samples * tokens
     seconds = config.members * (switch + config.prompts * config.samples * per_response) + config.members * (
         blocks * switch + (full_positions + center_positions) * per_position + switch
     )
@@ -129,7 +134,7 @@ def plan(
     chain, within = per_prompt(sample, sample.population.chain)
     response_variance = float(np.mean(within**2)) * n * m
     between = max(float(chain.var(ddof=1)) - response_variance / (n * m), 0.0) if x > 1 else 0.0
-    a_prompt = between + response_variance / (config.members * config.samples)
+    a_prompt = between + response_variance / (config.members * max(config.scored_samples, 1))
     js = float(chain.mean())
     forms = sample.center.forms
     rank = (

@@ -79,9 +79,11 @@ class Report:
 
 def report(sample: PopulationSample) -> Report:
     """Everything one sampled population says."""
-    out = Report(sample.settings)
-    _diversity(out, sample)
-    _rate(out, sample)
+    out = Report(sample.settings, prompts=[{"prompt": text} for text in sample.prompts])
+    if sample.scored > 0:
+        scored = sample.first(sample.scored)
+        _diversity(out, scored)
+        _rate(out, scored)
     if sample.verified:
         _success(out, sample)
     return out
@@ -152,10 +154,8 @@ def _diversity(out: Report, sample: PopulationSample) -> None:
             detail="two estimators, paired: tests the scoring",
         )
     )  # fmt: skip
-    out.prompts += [
-        {"prompt": text, "JS chain": float(v), "JS chain se": float(s), "tokens": float(t)}
-        for text, v, s, t in zip(sample.prompts, chain, within, length, strict=True)
-    ]
+    for row, v, s, t in zip(out.prompts, chain, within, length, strict=True):
+        row |= {"JS chain": float(v), "JS chain se": float(s), "tokens": float(t)}
 
 
 def _nearest_error(chain: Floats, lower: Floats, upper: Floats, within: Floats) -> float:

@@ -18,11 +18,14 @@ from esth.errors import InputError, require
 from esth.estimators import js
 from esth.fisher import categorical_variance
 from esth.lemmas import fisher_rate
-from esth.noise import GENERATOR, Member, population
+from esth.models.workers import Local
+from esth.noise import GENERATOR, Direction, population
 from esth.sample import Center, Floats, Population, PopulationSample
 
 if TYPE_CHECKING:
+    from esth.models.checkpoint import Checkpoint
     from esth.models.engine import Engine, Response, Sampling
+    from esth.models.workers import Workers
     from esth.tasks.task import Task
 
 T = TypeVar("T")
@@ -34,9 +37,6 @@ DERIVATIVE_STEP = 0.25
 """The logits' derivative along a member's noise is a finite difference at this share of sigma: small enough that the
 second derivative enters with a sixteenth of its weight in the member itself, large enough for float32."""
 
-
-Show = Callable[[int, int], None]
-"""Called with (members done in this block, tokens processed since the last call)."""
 
 Progress = Callable[[str, int, int, int], None]
 """Called with (stage, steps done, steps in all, tokens processed since the last call)."""
@@ -65,12 +65,13 @@ class Spoken:
 
     def sorted(self) -> "Spoken":
         """By prompt: a block's responses then share the keys and values of few prompts."""
-        order = sorted(range(len(self.prompt)), key=lambda r: (self.prompt[r], self.member[r], self.sample[r]))
-        return Spoken(*([getattr(self, name)[r] for r in order] for name in ("prompt", "member", "sample", "response")))
+        return self.pick(
+            sorted(range(len(self.prompt)), key=lambda r: (self.prompt[r], self.member[r], self.sample[r]))
+        )
 
-    def columns(self, engine: "Engine", task: "Task") -> dict[str, Any]:
+    def columns(self, checkpoint: "Checkpoint", task: "Task") -> dict[str, Any]:
         """The columns of esth.sample.Responses."""
-        text = [engine.checkpoint.decode(r.tokens) for r in self.response]
+        text = [checkpoint.decode(r.tokens) for r in self.response]
         return {
             "prompt": np.array(self.prompt, dtype=np.int64),
             "member": np.array(self.member, dtype=np.int64),
@@ -81,9 +82,13 @@ class Spoken:
             "reward": np.array([_reward(task, t, x) for t, x in zip(text, self.prompt, strict=True)], dtype=np.float64),
         }
 
-    def part(self, rows: slice) -> "Spoken":
+    def pick(self, rows: Sequence[int]) -> "Spoken":
         """Some of the responses."""
-        return Spoken(self.prompt[rows], self.member[rows], self.sample[rows], self.response[rows])
+        return Spoken(*([getattr(self, name)[r] for r in rows] for name in ("prompt", "member", "sample", "response")))
+
+    def scored(self, samples: int) -> list[int]:
+        """Rows of the first `samples` tries."""
+        return [r for r, s in enumerate(self.sample) if s < samples]
 
     def blocks(self, positions: int) -> Iterator[slice]:
         """Consecutive responses of at most `positions` tokens together, at least one response."""
@@ -102,18 +107,20 @@ def _reward(task: "Task", text: str, prompt: int) -> float:
 
 
 def sample_population(
-    engine: "Engine",
+    workers: "Workers",
     task: "Task",
     config: DiversityConfig,
     progress: Progress = quiet,
     journal: Journal | None = None,
+    directions: Sequence[Direction] | None = None,
 ) -> PopulationSample:
-    """Sample a population around the engine's center and score every response under every member.
+    """Sample a population around the workers' center and score its responses under every member.
 
     Args:
-        engine: holds the center; it is the center again afterwards.
+        workers: hold the center; they are the center again afterwards.
         task: its problems are the prompts.
         journal: keeps what is done, so that an interrupted call goes on where it stopped.
+        directions: of the members, `config.members` of them, in place of the population that the seed names.
 
     Raises:
         InputError: a prompt that does not fit the context, or members that all behave alike (no diversity to measure)
@@ -122,42 +129,27 @@ def sample_population(
     from esth.tasks.task import encode
 
     started = time.monotonic()
-    prompts = [encode(engine.checkpoint.tokenizer, p) for p in task.problems]
-    members = population(config.seed, config.members, config.family, config.rank)
-    sampling = config.sampling(task.max_tokens)
+    given = None if directions is None else [str(d) for d in directions]
+    if directions is None:
+        directions = population(config.seed, config.members, config.family, config.rank)
+    if len(directions) != config.members:
+        raise InputError(f"{len(directions)} directions for {config.members} members")
     journal = Journal(None) if journal is None else journal
+    prompts = [encode(workers.checkpoint.tokenizer, p) for p in task.problems]
+    sampling = config.sampling(task.max_tokens)
+    jobs = Jobs(prompts, list(directions), config, sampling, progress if isinstance(workers, Local) else quiet)
 
-    said, center = Spoken(), Spoken()
-    for i in range(-1, len(members)):
-        grid = journal.responses(f"said-{i}", len(prompts))
-        if grid is None:
-            if i < 0:
-                engine.restore()
-            else:
-                engine.set_member(members[i], config.sigma)
-            grid = journal.keep_responses(f"said-{i}", engine.sample(prompts, config.samples, sampling, config.seed))
-        (said if i >= 0 else center).add(i, grid)
-        progress("sampling", i + 2, len(members) + 1, sum(len(r.tokens) for row in grid for r in row))
-    said, center = said.sorted(), center.sorted()
-
-    scorer = Scorer(engine, prompts, members, config, sampling, progress, journal)
-    scored, forms = scorer.population(said), scorer.center(center)
-    engine.restore()
-    if not np.isfinite(scored["chain"]).all():
-        raise InputError(
-            f"members at sigma = {config.sigma:g} break down to NaN: take a smaller sigma or a wider dtype"
-        )
-    tokens = sum(len(r.tokens) for r in said.response)
-    if np.count_nonzero(config.weight_vector()) > 1 and scored["chain"].sum() <= ROUNDING_FLOOR * tokens:
-        raise InputError(
-            f"members at sigma = {config.sigma:g} do not differ beyond rounding ({ROUNDING_FLOOR:g} nats a token): "
-            "sigma is too small, or so large that all are broken alike, or the temperature is 0"
-        )
+    said, center = _speak(workers, jobs, progress, journal)
+    scored = _reduce(workers, jobs, "scoring", said, progress, journal)
+    forms = _reduce(workers, jobs, "center", center, progress, journal)
+    workers.restore()
+    _check_diverse(said, scored, config)
     settings = {
         **asdict(config),
+        "scored": config.scored_samples,
         "max_tokens": sampling.max_tokens,
-        "model": engine.checkpoint.name,
-        "fingerprint": engine.checkpoint.fingerprint,
+        "model": workers.checkpoint.name,
+        "fingerprint": workers.checkpoint.fingerprint,
         "task_name": task.name,
         "split": task.split,
         "generator": GENERATOR,
@@ -165,61 +157,106 @@ def sample_population(
         "versions": versions(),
         "seconds": round(time.monotonic() - started, 1),
     }
+    if given is not None:
+        settings["directions"] = given
     return PopulationSample(
         settings,
         config.weight_vector(),
         [p.prompt for p in task.problems],
         [p.answer for p in task.problems],
-        Population(**said.columns(engine, task), **scored),
-        Center(**center.columns(engine, task), **forms),
+        Population(**said.columns(workers.checkpoint, task), **scored),
+        Center(**center.columns(workers.checkpoint, task), **forms),
     )
 
 
-@dataclass
-class Scorer:
-    """Next-token distributions of blocks of responses under all members, reduced to one row a response."""
+def _check_diverse(said: Spoken, scored: dict[str, Floats], config: DiversityConfig) -> None:
+    """Refuse members that broke down, or do not differ: neither is a diversity of 0."""
+    chain = scored["chain"][said.scored(config.scored_samples)]
+    if not np.isfinite(chain).all():
+        raise InputError(
+            f"members at sigma = {config.sigma:g} break down to NaN: take a smaller sigma or a wider dtype"
+        )
+    tokens = sum(len(said.response[r].tokens) for r in said.scored(config.scored_samples))
+    if len(chain) > 0 and np.count_nonzero(config.weight_vector()) > 1 and chain.sum() <= ROUNDING_FLOOR * tokens:
+        raise InputError(
+            f"members at sigma = {config.sigma:g} do not differ beyond rounding ({ROUNDING_FLOOR:g} nats a token): "
+            "sigma is too small, or so large that all are broken alike, or the temperature is 0"
+        )
 
-    engine: "Engine"
+
+def _speak(workers: "Workers", jobs: "Jobs", progress: Progress, journal: Journal) -> tuple[Spoken, Spoken]:
+    """What the members and the center say, each by prompt."""
+    count = len(jobs.prompts)
+    grids = {i: journal.responses(f"said-{i}", count) for i in range(-1, len(jobs.directions))}
+    missing = [i for i, grid in grids.items() if grid is None]
+    done = len(grids) - len(missing)
+    for k, grid in workers.map(jobs.speak, missing):
+        grids[missing[k]] = journal.keep_responses(f"said-{missing[k]}", grid)
+        done += 1
+        progress("sampling", done, len(grids), sum(len(r.tokens) for row in grid for r in row))
+    said, center = Spoken(), Spoken()
+    for i, found in grids.items():
+        (said if i >= 0 else center).add(i, found or [])
+    return said.sorted(), center.sorted()
+
+
+def _reduce(
+    workers: "Workers", jobs: "Jobs", stage: str, said: Spoken, progress: Progress, journal: Journal
+) -> dict[str, Any]:
+    """Columns of all responses, NaN where one is not scored, from blocks of distributions that fit the memory."""
+    population_ = stage == "scoring"
+    n = len(jobs.directions)
+    rows = said.scored(jobs.config.scored_samples if population_ or jobs.config.smooth else 0)
+    shapes = {"scores": n, "rb": 0, "chain": 0, "lower": 0, "upper": 0} if population_ else {"rate": 0, "forms": n}
+    columns = {k: np.full((len(said.response), v) if v else len(said.response), np.nan) for k, v in shapes.items()}
+    if not rows:
+        return columns
+    width = n if population_ else n + 1
+    used = said.pick(rows)
+    positions = int(jobs.config.block_gib * 2**30 / (4 * width * workers.vocabulary))
+    parts = [used.pick(range(part.start, part.stop)) for part in used.blocks(max(1, positions))]
+    found = {b: journal.get(f"{stage}-{b}") for b in range(len(parts))}
+    missing = [b for b, block in found.items() if block is None]
+    done = len(parts) - len(missing)
+    work = jobs.population_block if population_ else jobs.center_block
+    for k, block in workers.map(work, [parts[b] for b in missing]):
+        found[missing[k]] = journal.put(f"{stage}-{missing[k]}", block)
+        done += 1
+        progress(stage, done, len(parts), sum(len(r.tokens) for r in parts[missing[k]].response))
+    for name, column in columns.items():
+        column[rows] = np.concatenate([block[name] for block in found.values() if block is not None])
+    return columns
+
+
+@dataclass
+class Jobs:
+    """What the engines do, each a function of the center and its argument alone, so that any engine may do it.
+
+    Responses are reduced to one row each, blocks of next-token distributions at a time.
+    """
+
     prompts: list[list[int]]
-    members: list[Member]
+    directions: list[Direction]
     config: DiversityConfig
     sampling: "Sampling"
-    progress: Progress
-    journal: Journal
+    progress: Progress = quiet
 
-    def population(self, said: Spoken) -> dict[str, Any]:
+    def speak(self, engine: "Engine", member: int) -> list[list["Response"]]:
+        """What one member says, the center if −1: [prompt][sample]."""
+        self._become(engine, member, self.config.sigma)
+        return engine.sample(self.prompts, self.config.samples, self.sampling, self.config.seed)
+
+    def _become(self, engine: "Engine", member: int, sigma: float) -> None:
+        if member < 0:
+            engine.restore()
+        else:
+            engine.set_member(self.directions[member], sigma)
+
+    def population_block(self, engine: "Engine", said: Spoken) -> dict[str, Floats]:
         """Columns scores [R, N], rb, chain, lower, upper [R]."""
-        return self._by_block("scoring", said, len(self.members), self._population_block)
-
-    def center(self, said: Spoken) -> dict[str, Any]:
-        """Columns rate [C], forms [C, N]; NaN where the sampled policy has not full support (L1 does not apply)."""
-        if self.config.smooth:
-            return self._by_block("center", said, len(self.members) + 1, self._center_block)
-        count = len(said.response)
-        return {"rate": np.full(count, np.nan), "forms": np.full((count, len(self.members)), np.nan)}
-
-    def _by_block(
-        self, stage: str, said: Spoken, width: int, reduce: Callable[[Spoken, Show], dict[str, Floats]]
-    ) -> dict[str, Any]:
-        """Blocks that fit the memory, each taken from the journal if it was done before."""
-        row_bytes = 4 * width * self.engine.vocabulary
-        parts = list(said.blocks(max(1, int(self.config.block_gib * 2**30 / row_bytes))))
-        columns = []
-        for b, part in enumerate(parts):
-
-            def show(done: int, tokens: int, b: int = b) -> None:
-                self.progress(stage, b * width + done, len(parts) * width, tokens)
-
-            name = f"{stage}-{b}"
-            stored = self.journal.get(name)
-            columns.append(self.journal.put(name, reduce(said.part(part), show)) if stored is None else stored)
-            show(width, 0)
-        return {name: np.concatenate([c[name] for c in columns]) for name in columns[0]}
-
-    def _population_block(self, said: Spoken, show: Show) -> dict[str, Floats]:
         torch = require("torch", "llm")
         weights = torch.tensor(self.config.weight_vector(), dtype=torch.float64)
-        logits = self._logits(said, self.config.sigma, len(self.members), show)
+        logits = self._logits(engine, said, range(len(self.directions)), self.config.sigma)
         tokens = torch.tensor([t for r in said.response for t in r.tokens], device=logits.device)
         lengths = [len(r.tokens) for r in said.response]
         speaker = torch.repeat_interleave(torch.tensor(said.member), torch.tensor(lengths)).to(logits.device)
@@ -234,9 +271,11 @@ class Scorer:
             columns[name] = _sums([getattr(t, name) for t in terms], lengths)
         return columns
 
-    def _center_block(self, said: Spoken, show: Show) -> dict[str, Floats]:
+    def center_block(self, engine: "Engine", said: Spoken) -> dict[str, Floats]:
+        """Columns rate [C], forms [C, N]; they need a policy of full support (L1)."""
         torch = require("torch", "llm")
-        logits = self._logits(said, DERIVATIVE_STEP * self.config.sigma, len(self.members) + 1, show)
+        speakers = [*range(len(self.directions)), -1]
+        logits = self._logits(engine, said, speakers, DERIVATIVE_STEP * self.config.sigma)
         weights = torch.tensor(self.config.weight_vector(), dtype=logits.dtype, device=logits.device)
 
         def directional(i: slice) -> tuple[Any, Any]:
@@ -250,24 +289,21 @@ class Scorer:
         lengths = [len(r.tokens) for r in said.response]
         return {"rate": _sums(list(rates), lengths), "forms": _sums(list(forms), lengths)}
 
-    def _logits(self, said: Spoken, sigma: float, width: int, show: Show) -> Any:
-        """[positions, members (then the center, if `width` has room), V]: a member is set once, not once a response."""
+    def _logits(self, engine: "Engine", said: Spoken, speakers: Sequence[int], sigma: float) -> Any:
+        """[positions, speakers, V]: a member is set once, not once a response."""
         torch = require("torch", "llm")
         used = sorted(set(said.prompt))
         prompts = [self.prompts[x] for x in used]
         grouped = [[r for r, x in zip(said.response, said.prompt, strict=True) if x == y] for y in used]
         positions = sum(len(r.tokens) for r in said.response)
         logits = None
-        for j in range(width):
-            if j < len(self.members):
-                self.engine.set_member(self.members[j], sigma)
-            else:
-                self.engine.restore()
-            rows = self.engine.next_token_logits(prompts, grouped, self.sampling)
+        for j, member in enumerate(speakers):
+            self._become(engine, member, sigma)
+            rows = engine.next_token_logits(prompts, grouped, self.sampling)
             if logits is None:
-                logits = torch.empty((positions, width, rows.shape[-1]), dtype=rows.dtype, device=rows.device)
+                logits = torch.empty((positions, len(speakers), rows.shape[-1]), dtype=rows.dtype, device=rows.device)
             logits[:, j] = rows
-            show(j, positions)
+            self.progress("forward passes of a block", j + 1, len(speakers), positions)
         return logits
 
     def _pieces(self, logits: Any) -> list[slice]:

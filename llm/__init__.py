@@ -1,0 +1,1 @@
+"""One study a lemma on a real checkpoint: `python -m llm --model PATH --task NAME`."""

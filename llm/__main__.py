@@ -1,0 +1,128 @@
+"""`python -m llm [LEMMA ...] --model PATH --task NAME`: the lemmas measured on a real checkpoint.
+
+A LEMMA is a module's name (`fisher_rate`) or its number (`L1`); by default all five are studied. Prints the table of
+checks, writes a JSON file and a figure a lemma, and keeps the samples: `--from FOLDER` computes everything again with
+no model. An interrupted run goes on where it stopped.
+Exit status: 0 no check is violated, 1 one is, 2 bad usage.
+"""
+
+import importlib
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentError, ArgumentParser
+from rich.console import Console
+
+from esth import plots
+from esth.check import Check, Verdict, table
+from esth.cli import progress_bars
+from esth.diversity import write_json
+from esth.diversity.sampling import versions
+from esth.errors import InputError, require
+from esth.lemmas import LEMMAS
+from llm.samples import Samples, Settings
+
+NUMBERS = dict(zip(("L1", "L2", "L3", "P4", "T5"), LEMMAS, strict=True))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(arguments)
+    except (InputError, ArgumentError) as error:
+        print(f"llm: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"llm: {where}{error.strerror or error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("llm: interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+
+
+def _run(arguments: list[str]) -> int:
+    parser = _parser()
+    options = parser.parse_args([_option(a) for a in arguments])
+    names = [NUMBERS.get(name.upper(), name) for name in options.lemma or LEMMAS]
+    for name in names:
+        if name not in LEMMAS:
+            raise InputError(f"unknown lemma {name!r}: accepted are {', '.join(LEMMAS)}, or {', '.join(NUMBERS)}")
+    if (options.model is None) == (options.source is None):
+        raise InputError(
+            "name a model (--model PATH, a hub name, or demo), or a folder of saved samples (--from FOLDER)"
+        )
+    require("matplotlib", "plot")
+    if options.source is not None:
+        given = {a.partition("=")[0] for a in map(_option, arguments) if a.startswith("--")} - {"--from", "--out"}
+        if given:
+            raise InputError(f"{min(given)} does not go with --from: the samples have their settings")
+        folder, settings = options.source, None
+    else:
+        settings = Settings(**{f.name: getattr(options, f.name) for f in fields(Settings)})
+        folder = options.keep or Path("esth-llm") / f"{Path(options.model).name}-{Path(settings.task).name}"
+    checks: list[Check] = []
+    with progress_bars() as progress, Samples(folder, options.model, settings, progress) as samples:
+        for name in dict.fromkeys(names):
+            checks += study(name, samples, options.out or folder, arguments)
+    console = Console()
+    if not console.is_terminal:
+        console.width = 180
+    console.print(table(checks, f"{samples.name}, {samples.settings.task}, seed {samples.settings.seed}"))
+    counts = Counter(check.verdict for check in checks)
+    told = ", ".join(f"{counts[v]} {v}" for v in Verdict if counts[v])
+    console.print(f"{told} · figures and JSON in {options.out or folder}, samples in {folder}")
+    return int(counts[Verdict.VIOLATED] > 0)
+
+
+def study(name: str, samples: Samples, out: Path, arguments: Sequence[str]) -> list[Check]:
+    """One lemma's checks; writes NAME.json and NAME.png into `out`, each replaced atomically."""
+    started = time.monotonic()
+    module = importlib.import_module(f"llm.{name}")
+    checks, data = module.study(samples)
+    record = {
+        "lemma": name,
+        "command": " ".join(("python -m llm", *arguments)),
+        "model": samples.name,
+        "settings": samples.record(),
+        "versions": versions(),
+        "seconds": round(time.monotonic() - started, 1),
+        "checks": [check.to_dict() for check in checks],
+        "data": data,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    json.dumps(record, allow_nan=False)  # a NaN is a fault of the study: nothing is written
+    write_json(out / f"{name}.json", record)
+    plots.save(module.figure(module.TITLE, data), out / f"{name}.png")
+    return list(checks)
+
+
+def _option(argument: str) -> str:
+    """--max-tokens as --max_tokens: the options of the settings are spelled as their fields."""
+    name, equals, value = argument.partition("=")
+    field = name[2:].replace("-", "_")
+    known = name.startswith("--") and field in {f.name for f in fields(Settings)}
+    return f"--{field}{equals}{value}" if known else argument
+
+
+def _parser() -> Any:
+    parser = ArgumentParser(prog="python -m llm", description=__doc__, exit_on_error=False)
+    add = parser.add_argument
+    add("lemma", nargs="*", help=f"one of {', '.join(LEMMAS)}, or {', '.join(NUMBERS)}; all five if none")
+    add("--model", help='a Hugging Face folder, a hub name, or "demo"')
+    add("--from", dest="source", type=Path, metavar="FOLDER", help="saved samples to compute from, without a model")
+    add("--keep", type=Path, metavar="FOLDER", help="folder for the samples (esth-llm/MODEL-TASK)")
+    add("--out", type=Path, help="folder for JSON and figures (that of the samples)")
+    parser.add_class_arguments(Settings)
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
