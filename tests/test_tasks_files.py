@@ -1,6 +1,9 @@
 """Data files: a user's own, and what is said of broken ones."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow
@@ -148,3 +151,35 @@ def test_other_verifiers_take_other_answers(tmp_path: Path, verifier: str) -> No
     path = write(tmp_path / "x.jsonl", {"question": "q", "answer": "B"})
     task = load_task("file", data=path, verifier=verifier)
     assert task.verifier.__name__ == verifier and task.verify(r"\boxed{B}", task.problems[0])
+
+
+def test_a_file_of_the_hub(tmp_path: Path) -> None:
+    """The hub's client reads its cache when offline: laid out here as it lays it out."""
+    repository = tmp_path / "datasets--openai--gsm8k"
+    snapshot = repository / "snapshots" / "0123456789abcdef0123456789abcdef01234567"
+    (snapshot / "main").mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(snapshot.name)
+    rows = [{"question": f"What is {i} and 1?", "answer": f"<<{i}+1={i + 1}>>\n#### {i + 1}"} for i in range(5)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), snapshot / "main" / "test-00000-of-00001.parquet")
+    code = """
+from esth.errors import InputError
+from esth.tasks import load_task
+print([p.answer for p in load_task("gsm8k").problems])
+address = "hub:openai/gsm8k/main/test-00000-of-00001.parquet"
+print([p.prompt for p in load_task("file", data=address, verifier="mixed", n=1, split="all").problems])
+for data in ("hub:openai/gsm8k/main/train-00000-of-00001.parquet", "hub:openai/gsm8k"):
+    try:
+        load_task("gsm8k", split="test", data=data)
+    except InputError as error:
+        print(error)
+"""
+    environment = {k: v for k, v in os.environ.items() if k != "ESTH_DATA"}
+    environment |= {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    answers, prompts, absent, partial = done.stdout.splitlines()
+    assert answers == str([str(i + 1) for i in range(5)])
+    assert prompts.startswith("['What is ")
+    assert absent.startswith("hub:openai/gsm8k/main/train-00000-of-00001.parquet: the hub does not give it: ")
+    assert partial == "hub:openai/gsm8k: a data set's file on the hub is named hub:OWNER/NAME/FILE"

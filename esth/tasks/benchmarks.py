@@ -1,21 +1,21 @@
 """Public benchmarks by name, read from the files of their publishers.
 
-A file is found under the path that the user gives, a file or a folder, or else in the folder named by the
-environment variable ESTH_DATA. Three kinds of benchmark differ in their splits: GSM8K has the publisher's train and
-test file; SVAMP, ASDiv and MAWPS come as one file, which is split by a hash of the question ("all" is the whole); the
-others are for testing only.
+A file is found under the path that the user gives (a file, a folder, or an address on the Hugging Face hub), or else in
+the folder named by the environment variable ESTH_DATA, or else, where that is unset, on the hub. Three kinds of
+benchmark differ in their splits: GSM8K has the publisher's train and test file; SVAMP, ASDiv and MAWPS come as one
+file, which is split by a hash of the question ("all" is the whole); the others are for testing only.
 """
 
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from esth.errors import InputError
-from esth.tasks.files import Record, read_records
+from esth.tasks.files import HUB, Record, read_records
 from esth.tasks.numbers import read_reference
 from esth.tasks.splits import SPLITS, check_split, split_of
 from esth.tasks.task import Problem, Verifier
@@ -37,6 +37,7 @@ class Benchmark:
         read: a record as a problem whose prompt is the bare question.
         template: the prompt, with {question} and, for multiple choice, {choices} filled in.
         max_tokens: tokens a response may take by default.
+        hub: OWNER/NAME/FILE on the hub of each split, where the publisher's records are there as such.
     """
 
     files: dict[str | None, str]
@@ -44,20 +45,23 @@ class Benchmark:
     template: str
     verifier: Verifier
     max_tokens: int
+    hub: dict[str | None, str] = field(default_factory=dict)
 
 
-def find_file(name: str, data: str | os.PathLike[str] | None) -> Path:
-    """The file `name` under `data` (a folder, or the file itself), or under ESTH_DATA.
+def find_file(name: str, data: str | os.PathLike[str] | None, hub: str | None = None) -> str | Path:
+    """The file `name` under `data` (a folder, the file itself, a hub address), under ESTH_DATA, or on the hub.
 
     Raises:
         InputError: it is not there; the message says where it was looked for.
     """
     folder = os.environ.get("ESTH_DATA") if data is None else data
     if not folder:
-        raise InputError(f"{name}: say where it is (data=PATH), or set ESTH_DATA to the folder that holds it")
+        if hub is None:
+            raise InputError(f"{name}: say where it is (data=PATH), or set ESTH_DATA to the folder that holds it")
+        return HUB + hub
     path = Path(folder)
-    if data is not None and not path.is_dir():
-        return path
+    if data is not None and (os.fspath(data).startswith(HUB) or not path.is_dir()):
+        return os.fspath(data)
     if not (path / name).is_file():
         raise InputError(f"{name}: not in the folder {path} ({'data' if data is not None else 'ESTH_DATA'})")
     return path / name
@@ -70,9 +74,9 @@ def problems(
     benchmark = BENCHMARKS[name]
     whole = None in benchmark.files
     check_split(name, split, (*SPLITS, "all") if whole else [str(s) for s in benchmark.files])
-    path = find_file(benchmark.files[None if whole else split], data)
-    records = read_records(path)
-    found = [benchmark.read(record) for record in records]
+    part = None if whole else split
+    path = find_file(benchmark.files[part], data, benchmark.hub.get(part))
+    found = [benchmark.read(record) for record in read_records(path)]
     if whole and split != "all":
         found = [problem for problem in found if split_of(problem.prompt) == split]
     return finish(name, found, n, seed, template or benchmark.template)
@@ -182,16 +186,32 @@ def labelled(record: Record, question: str, value: object, labels: tuple[str, ..
     return Problem(id=str(record.number), prompt=question, answer=str(value), choices=labels)
 
 
+_SHARD = "-00000-of-00001.parquet"
+
 BENCHMARKS: dict[str, Benchmark] = {
-    "gsm8k": Benchmark({"train": "gsm8k_train.jsonl", "test": "gsm8k_test.jsonl"}, _gsm8k, STEPS, number, 400),
+    "gsm8k": Benchmark(
+        {"train": "gsm8k_train.jsonl", "test": "gsm8k_test.jsonl"}, _gsm8k, STEPS, number, 400,
+        {s: f"openai/gsm8k/main/{s}{_SHARD}" for s in ("train", "test")},
+    ),
     "svamp": Benchmark({None: "svamp.jsonl"}, _svamp, STEPS, number, 256),
     "asdiv": Benchmark({None: "asdiv.jsonl"}, _asdiv, STEPS.replace("number", "answer"), mixed, 256),
     "mawps_singleop": Benchmark({None: "mawps_singleop.jsonl"}, _mawps, SHORT, number, 16),
     "mawps_multiarith": Benchmark({None: "mawps_multiarith.jsonl"}, _mawps, STEPS, number, 256),
-    "amc23": Benchmark({"test": "amc23.jsonl"}, _contest, BOXED, number, 2048),
-    "aime24": Benchmark({"test": "aime24.jsonl"}, _contest, BOXED, number, 4096),
+    "amc23": Benchmark(
+        {"test": "amc23.jsonl"}, _contest, BOXED, number, 2048, {"test": f"math-ai/amc23/test{_SHARD}"}
+    ),
+    "aime24": Benchmark(
+        {"test": "aime24.jsonl"}, _contest, BOXED, number, 4096, {"test": f"HuggingFaceH4/aime_2024/data/train{_SHARD}"}
+    ),
     "mmlu_stem": Benchmark({"test": "mmlu_stem.jsonl"}, _mmlu, LETTER, choice, 16),
-    "arc_challenge": Benchmark({"test": "arc_challenge_test.parquet"}, _arc, LETTER, choice, 16),
-    "gpqa": Benchmark({"test": "gpqa_diamond.csv"}, _gpqa, LETTER, choice, 16),
-    "sst2": Benchmark({"test": "sst2.jsonl"}, _sst2, SENTIMENT, label, 4),
-}
+    "arc_challenge": Benchmark(
+        {"test": "arc_challenge_test.parquet"}, _arc, LETTER, choice, 16,
+        {"test": f"allenai/ai2_arc/ARC-Challenge/test{_SHARD}"},
+    ),
+    "gpqa": Benchmark(
+        {"test": "gpqa_diamond.csv"}, _gpqa, LETTER, choice, 16, {"test": "Idavidrein/gpqa/gpqa_diamond.csv"}
+    ),
+    "sst2": Benchmark(
+        {"test": "sst2.jsonl"}, _sst2, SENTIMENT, label, 4, {"test": f"stanfordnlp/sst2/data/validation{_SHARD}"}
+    ),
+}  # fmt: skip

@@ -66,13 +66,37 @@ class Record:
         raise InputError(f"{self.where}: {fault}")
 
 
+HUB = "hub:"
+"""Before OWNER/NAME/FILE: a file of a data set on the Hugging Face hub."""
+
+
+def local_file(path: str | os.PathLike[str]) -> Path:
+    """The file a path or a hub address names; from the hub it is fetched once, into the hub's own cache.
+
+    Raises:
+        InputError: an address that is not hub:OWNER/NAME/FILE, or a file that the hub does not give.
+    """
+    name = os.fspath(path)
+    if not name.startswith(HUB):
+        return Path(name)
+    owner, _, rest = name.removeprefix(HUB).partition("/")
+    data_set, _, file = rest.partition("/")
+    if not (owner and data_set and file):
+        raise InputError(f"{name}: a data set's file on the hub is named hub:OWNER/NAME/FILE")
+    hub = require("huggingface_hub", "llm")
+    try:
+        return Path(hub.hf_hub_download(f"{owner}/{data_set}", file, repo_type="dataset"))
+    except Exception as error:  # network, authorisation, unknown name, disk: all of them one line for the user
+        raise InputError(f"{name}: the hub does not give it: {_short(error)}") from error
+
+
 def read_records(path: str | os.PathLike[str]) -> list[Record]:
     """All records of a JSONL, Parquet, CSV or TSV file, by its suffix.
 
     Raises:
         InputError: the file is missing, empty, of another kind, or broken; the message names the line.
     """
-    path = Path(path)
+    path = local_file(path)
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{path}: unknown kind of file; accepted are {', '.join(SUFFIXES)}")
     if not path.is_file():

@@ -39,7 +39,8 @@ def load_task(
             problems of a larger one.
         seed: which problems are drawn; it never moves a problem to another split.
         difficulty: of generated tasks: "1+" … for arithmetic, "3" … "6" for Countdown.
-        data: the benchmark's file or folder (else ESTH_DATA), or the user's file: JSONL, Parquet, CSV or TSV.
+        data: the benchmark's file or folder (else ESTH_DATA, else the hub), or the user's file: JSONL, Parquet, CSV
+            or TSV; hub:OWNER/NAME/FILE names a data set's file on the Hugging Face hub.
         template: the prompt, with {question} (and {choices}) where they are to stand.
         question, answer: names of the fields of a user's file.
         labels: label words of a user's file whose answers are labels or their indices (verifier "label").
