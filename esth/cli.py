@@ -43,8 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    options = _parser(_preset(arguments)).parse_args([_option(a) for a in arguments])
+    arguments = [spelled(a, DiversityConfig) for a in arguments]
+    options = _parser(_preset(arguments)).parse_args(arguments)
     if options.subcommand == "diversity":
+        if options.diversity.sources:
+            refuse_beside_from(arguments, {"--from"})
         return _diversity(options.diversity)
     return _attack(options.attack)
 
@@ -56,12 +59,19 @@ def _preset(arguments: list[str]) -> dict[str, Any]:
     return chosen[-1] if chosen else {}
 
 
-def _option(argument: str) -> str:
+def spelled(argument: str, settings: type[Any]) -> str:
     """--max-tokens as --max_tokens: the options of a configuration are spelled as its fields."""
     name, equals, value = argument.partition("=")
     field = name[2:].replace("-", "_")
-    known = name.startswith("--") and field in {f.name for f in fields(DiversityConfig)}
+    known = name.startswith("--") and field in {f.name for f in fields(settings)}
     return f"--{field}{equals}{value}" if known else argument
+
+
+def refuse_beside_from(arguments: Sequence[str], accepted: set[str]) -> None:
+    """Raise InputError for an option beside --from that saved samples would not heed."""
+    given = {a.partition("=")[0] for a in arguments if a.startswith("--")} - accepted
+    if given:
+        raise InputError(f"{min(given)} does not go with --from: the samples have their settings")
 
 
 def _parser(defaults: dict[str, Any]) -> ArgumentParser:

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from esth import plots
 from esth.check import Check, Verdict, table
-from esth.cli import progress_bars
+from esth.cli import progress_bars, refuse_beside_from, spelled
 from esth.diversity import write_json
 from esth.diversity.sampling import versions
 from esth.errors import InputError, require
@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    parser = _parser()
-    options = parser.parse_args([_option(a) for a in arguments])
+    arguments = [spelled(a, Settings) for a in arguments]
+    options = _parser().parse_args(arguments)
     names = [NUMBERS.get(name.upper(), name) for name in options.lemma or LEMMAS]
     for name in names:
         if name not in LEMMAS:
@@ -61,9 +61,7 @@ def _run(arguments: list[str]) -> int:
         )
     require("matplotlib", "plot")
     if options.source is not None:
-        given = {a.partition("=")[0] for a in map(_option, arguments) if a.startswith("--")} - {"--from", "--out"}
-        if given:
-            raise InputError(f"{min(given)} does not go with --from: the samples have their settings")
+        refuse_beside_from(arguments, {"--from", "--out"})
         folder, settings = options.source, None
     else:
         settings = Settings(**{f.name: getattr(options, f.name) for f in fields(Settings)})
@@ -102,14 +100,6 @@ def study(name: str, samples: Samples, out: Path, arguments: Sequence[str]) -> l
     write_json(out / f"{name}.json", record)
     plots.save(module.figure(module.TITLE, data), out / f"{name}.png")
     return list(checks)
-
-
-def _option(argument: str) -> str:
-    """--max-tokens as --max_tokens: the options of the settings are spelled as their fields."""
-    name, equals, value = argument.partition("=")
-    field = name[2:].replace("-", "_")
-    known = name.startswith("--") and field in {f.name for f in fields(Settings)}
-    return f"--{field}{equals}{value}" if known else argument
 
 
 def _parser() -> Any:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
+from esth.check import Verdict
+from esth.cli import main
 from esth.divergence import js as exact_js
 from esth.diversity import DiversityConfig, compare, measure, report
 from esth.diversity.journal import Journal
@@ -243,15 +245,19 @@ def test_restricted_policies_have_no_rate_but_a_diversity(engine, questions, sam
         ({"family": "cauchy"}, "family"),
         ({"family": "antithetic"}, "even"),
         ({"temperature": -1.0}, "temperature"),
+        ({"top_k": 0}, "top_k"),
+        ({"seed": -1}, "seed"),
+        ({"rank": 0}, "rank"),
+        ({"workers": 0}, "workers"),
+        ({"scored": 1}, "scored"),
+        ({"scored": 41}, "scored"),
         ({"prompts": 10}, "problems"),
         ({"task": "arithmetics"}, "arithmetic"),
     ],
 )
 def test_bad_configurations_are_one_line(questions, change, message):
     with pytest.raises(InputError, match=message) as caught:
-        config = configuration(questions, **change)
-        config.load_task()
-        config.sampling(16)
+        configuration(questions, **change).load_task()
     assert "\n" not in str(caught.value)
 
 
@@ -261,10 +267,36 @@ def test_members_that_do_not_differ_are_no_diversity(engine, questions):
         sample_population(Local(engine), config.load_task(), config)
 
 
-def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "esth.cli", *arguments], capture_output=True, text=True, timeout=300, check=False
-    )
+def test_one_member_has_no_diversity_to_check(engine, questions):
+    config = configuration(questions, members=1, weights=None, samples=2)
+    alone = report(sample_population(Local(engine), config.load_task(), config))
+    assert alone["JS chain"].value == 0 and alone.checks == []
+
+
+def test_nothing_solved_tests_nothing(engine, questions):
+    config = configuration(questions, weights=None, samples=4)
+    unsolved = report(sample_population(Local(engine), config.load_task(), config))
+    assert unsolved["success of the members"].value == 0
+    assert [c.verdict for c in unsolved.checks if c.statement == "L2.4"] == [Verdict.VACUOUS]
+
+
+@pytest.mark.parametrize("limit", [1 << 9, 1 << 12])
+def test_a_full_disk_is_one_line(tiny_folder, questions, tmp_path, limit):
+    """A limit on the size of files fails as a full disk does: in the journal, or later in the sample."""
+    code = f"""
+import resource, sys
+from esth.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+sys.exit(main())
+"""
+    options = ["--task", "file", "--data", questions, "--prompts", "3", "--members", "2", "--samples", "2"]
+    arguments = ["diversity", str(tiny_folder("llama")), *options, "--max-tokens", "2", "--sigma", "0.1"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments, "--out", str(tmp_path / "out")],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "cannot write" in done.stderr and not (tmp_path / "out" / "sample").exists()
 
 
 def damaged(sample, folder):
@@ -276,7 +308,7 @@ def damaged(sample, folder):
     return folder
 
 
-def test_mistakes_on_the_command_line_are_one_line(tiny_folder, questions, sample, tmp_path):
+def test_mistakes_on_the_command_line_are_one_line(tiny_folder, questions, sample, tmp_path, capsys):
     model = str(tiny_folder("llama"))
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "sample").mkdir()
@@ -296,16 +328,24 @@ def test_mistakes_on_the_command_line_are_one_line(tiny_folder, questions, sampl
         ([model, "--out", str(tmp_path / "taken")], "holds no population sample"),
         ([model, "--target-se", "0.1"], "--dry-run"),
         (["--from", str(tmp_path / "taken")], "sample.json"),
+        (["--from", str(tmp_path / "taken"), "--sigma", "1"], "--sigma does not go with --from"),
+        ([model, "--engine", "onnx"], "unknown engine"),
         (["--from", str(damaged(sample, tmp_path / "damaged"))], "do not fit"),
     ]
     for arguments, message in mistakes:
-        result = run("diversity", *arguments)
-        assert result.returncode == 2, (arguments, result.stderr)
-        assert result.stderr.startswith("esth: ") and result.stderr.count("\n") == 1, (arguments, result.stderr)
-        assert message in result.stderr, (arguments, result.stderr)
+        assert main(["diversity", *arguments]) == 2, arguments
+        told = capsys.readouterr().err
+        assert told.startswith("esth: ") and told.count("\n") == 1, (arguments, told)
+        assert message in told, (arguments, told)
     assert (tmp_path / "taken" / "sample" / "thesis.txt").read_text() == "precious"
-    result = run("attack", "two_point", "--instances", "10", "--out", "/proc/nowhere")
-    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    assert main(["attack", "two_point", "--instances", "10", "--out", "/proc/nowhere"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_command_itself(questions):
+    command = [sys.executable, "-m", "esth.cli", "diversity", "--sgma", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stderr.startswith("esth: ") and done.stderr.count("\n") == 1
 
 
 def test_a_damaged_journal_is_done_again(tmp_path):

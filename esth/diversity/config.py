@@ -39,7 +39,7 @@ class DiversityConfig:
         verifier: in place of the task's own (esth/tasks/verifiers.py).
         family: gaussian, antithetic, rademacher or low-rank.
         rank: of low-rank noise.
-        weights: one a member, sums to 1; uniform if none.
+        weights: one a member, sums to 1, as [0.5,0.3,0.2]; uniform if none.
         temperature: of the policy; part of what JS is measured on.
         max_tokens: a response is cut there; the task's own limit if none.
         top_k: only the k most likely tokens (L1.1 and L1.3 then do not apply, and are left out).

@@ -5,13 +5,13 @@ JS from responses of the members; P_pop − P_mix is predicted from one half of 
 """
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from esth.check import Bracket, Check, judge_equal
+from esth.check import Bracket, Check, Verdict, judge_equal
 from esth.divergence import weight_entropy
 from esth.estimators import advantage, intervals, js, projected_js
 from esth.estimators.intervals import Interval
@@ -118,11 +118,13 @@ def _diversity(out: Report, sample: PopulationSample) -> None:
         "mc": js.mc(said.scores, said.member, sample.weights),
     }
     estimates = {name: per_prompt(sample, v) for name, v in values.items()}
+    ceiling = float(weight_entropy(sample.weights))
     for name, e in estimates.items():
-        out.add(f"JS {name}", "nats", over_prompts(e.value, e.se))
+        interval = over_prompts(e.value, e.se)
+        possible = Interval(interval.value, max(interval.lower, 0.0), min(interval.upper, max(ceiling, interval.value)))
+        out.add(f"JS {name}", "nats", possible)
     chain, within = estimates["chain"]
     length = per_prompt(sample, said.lengths.astype(np.float64)).value
-    ceiling = float(weight_entropy(sample.weights))
     out.add("JS per token", "nats", _ratio(chain, length), note="chain / tokens of a response")
     if ceiling > 0:
         share = Interval(*(x / ceiling for x in over_prompts(chain, within)))
@@ -135,6 +137,10 @@ def _diversity(out: Report, sample: PopulationSample) -> None:
     cut = per_prompt(sample, said.truncated.astype(np.float64)).value
     out.add("truncated", "share", over_prompts(cut), note="kept: an outcome of the truncated policy")
 
+    for row, v, s, t in zip(out.prompts, chain, within, length, strict=True):
+        row |= {"JS chain": float(v), "JS chain se": float(s), "tokens": float(t)}
+    if ceiling == 0:  # one member: JS is 0 whatever it says
+        return
     above = upper.value if upper.value.mean() < ceiling else np.full_like(upper.value, ceiling)
     bounds = Bracket(float(lower.value.mean()), float(above.mean()))
     out.checks.append(
@@ -154,8 +160,6 @@ def _diversity(out: Report, sample: PopulationSample) -> None:
             detail="two estimators, paired: tests the scoring",
         )
     )  # fmt: skip
-    for row, v, s, t in zip(out.prompts, chain, within, length, strict=True):
-        row |= {"JS chain": float(v), "JS chain se": float(s), "tokens": float(t)}
 
 
 def _nearest_error(chain: Floats, lower: Floats, upper: Floats, within: Floats) -> float:
@@ -174,7 +178,7 @@ def _ratio(numerator: Floats, denominator: Floats) -> Interval:
 
 def _rate(out: Report, sample: PopulationSample) -> None:
     center = sample.center
-    if np.isnan(center.rate).any():
+    if np.isnan(center.rate).any() or np.count_nonzero(sample.weights) < 2:
         return
     rate = sample.center_grid(center.rate)
     forms = sample.center_grid(center.forms).mean(1)
@@ -291,9 +295,10 @@ def _advantage(out: Report, rewards: NDArray[Any], center: Floats) -> None:
     out.add(f"P_pop − P_mix ({k}), L2.4", "share", over_prompts(predicted), "predicted", "from even tries")
     if len(measured) > 1:
         se = _standard_error(measured - predicted, np.zeros_like(measured))
-        out.checks.append(
-            population_advantage.check_prediction(
-                float(measured.mean()), float(predicted.mean()), measured_se=se, tolerance=ADVANTAGE_TOLERANCE,
-                what=f"P_pop − P_mix at K = {k}", detail="paired by prompt",
-            )
+        judged = population_advantage.check_prediction(
+            float(measured.mean()), float(predicted.mean()), measured_se=se, tolerance=ADVANTAGE_TOLERANCE,
+            what=f"P_pop − P_mix at K = {k}", detail="paired by prompt",
         )  # fmt: skip
+        if not measured.any() and not predicted.any():  # nothing solved, or everything: 0 = 0 tests nothing
+            judged = replace(judged, verdict=Verdict.VACUOUS)
+        out.checks.append(judged)
