@@ -52,7 +52,9 @@ class Responses:
     def pick(self, keep: NDArray[np.bool_]) -> Self:
         """The responses of a mask [R]."""
         columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        kept: dict[str, Any] = {k: list(compress(c, keep)) if isinstance(c, list) else c[keep] for k, c in columns.items()}
+        kept: dict[str, Any] = {
+            k: list(compress(c, keep)) if isinstance(c, list) else c[keep] for k, c in columns.items()
+        }
         return type(self)(**kept)
 
     @property

@@ -120,9 +120,8 @@ def _diversity(out: Report, sample: PopulationSample) -> None:
     estimates = {name: per_prompt(sample, v) for name, v in values.items()}
     ceiling = float(weight_entropy(sample.weights))
     for name, e in estimates.items():
-        interval = over_prompts(e.value, e.se)
-        possible = Interval(interval.value, max(interval.lower, 0.0), min(interval.upper, max(ceiling, interval.value)))
-        out.add(f"JS {name}", "nats", possible)
+        value, lower, upper = (float(x) for x in over_prompts(e.value, e.se))
+        out.add(f"JS {name}", "nats", (value, max(lower, 0.0), min(upper, max(ceiling, value))))
     chain, within = estimates["chain"]
     length = per_prompt(sample, said.lengths.astype(np.float64)).value
     out.add("JS per token", "nats", _ratio(chain, length), note="chain / tokens of a response")
