@@ -120,8 +120,8 @@ def _diversity(out: Report, sample: PopulationSample) -> None:
     estimates = {name: per_prompt(sample, v) for name, v in values.items()}
     ceiling = float(weight_entropy(sample.weights))
     for name, e in estimates.items():
-        value, lower, upper = (float(x) for x in over_prompts(e.value, e.se))
-        out.add(f"JS {name}", "nats", (value, max(lower, 0.0), min(upper, max(ceiling, value))))
+        mean, low, high = (float(x) for x in over_prompts(e.value, e.se))
+        out.add(f"JS {name}", "nats", (mean, max(low, 0.0), min(high, max(ceiling, mean))))
     chain, within = estimates["chain"]
     length = per_prompt(sample, said.lengths.astype(np.float64)).value
     out.add("JS per token", "nats", _ratio(chain, length), note="chain / tokens of a response")
