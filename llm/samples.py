@@ -78,7 +78,7 @@ class Settings:
     sigma: float = 0.004
     members: int = 8
     pairs: int = 8
-    prompts: int = 40
+    prompts: int = 60
     samples: int = 8
     scored: int = 2
     pair_samples: int = 4
@@ -150,9 +150,12 @@ class Samples(AbstractContextManager["Samples"]):
             raise InputError(f"{folder} holds no samples of the studies (no settings.json)")
         self.settings = _settings(stored["settings"], folder) if settings is None else settings  # type: ignore[index]
         self.name = model if stored is None or model is not None else str(stored["model"])
-        if stored is None:
-            _write(folder, {"model": model, "settings": asdict(self.settings)})
-        elif settings is not None and stored != json.loads(json.dumps({"model": model, "settings": asdict(settings)})):
+        self._new = stored is None
+        if (
+            stored is not None
+            and settings is not None
+            and _work(stored) != _work({"model": model, "settings": self.record()})
+        ):
             raise InputError(f"{folder} holds samples of another model or of other settings: name another folder")
         self._workers: Workers | None = None
 
@@ -182,12 +185,12 @@ class Samples(AbstractContextManager["Samples"]):
     def arrays(self, name: str, make: Callable[[Workers, Progress], Arrays]) -> Arrays:
         """Named arrays that `make` computes with a model."""
         folder = self.folder / "arrays"
-        kept = Journal(folder, {}) if self.model is not None or folder.is_dir() else Journal(None)
-        found = kept.get(name)
+        found = Journal(folder, {}).get(name) if folder.is_dir() else None
         if found is None:
             if self.model is None:
                 raise InputError(f"{self.folder} has no arrays {name!r}: give --model to make them")
-            found = kept.put(name, make(self.workers, self._titled(name)))
+            made = make(self.workers, self._titled(name))
+            found = Journal(folder, {}).put(name, made)
         return found
 
     @cached_property
@@ -201,11 +204,14 @@ class Samples(AbstractContextManager["Samples"]):
 
     @property
     def workers(self) -> Workers:
-        """The engines, loaded when first needed."""
+        """The engines, loaded when first needed; the folder is begun when they and the task are there."""
         if self._workers is None:
-            assert self.model is not None
+            assert self.model is not None and len(self.task) > 0
             s = self.settings
             self._workers = load_workers(self.model, s.engine, workers=s.workers, dtype=s.dtype)
+        if self._new:
+            _write(self.folder, {"model": self.model, "settings": self.record()})
+            self._new = False
         return self._workers
 
     def record(self) -> dict[str, Any]:
@@ -252,6 +258,12 @@ def _stored(folder: Path) -> dict[str, Any] | None:
     if not isinstance(stored, dict) or not {"model", "settings"} <= stored.keys():
         raise InputError(f"{path} does not hold the settings of the studies")
     return stored
+
+
+def _work(stored: dict[str, Any]) -> str:
+    """What the samples are of: how many engines made them does not matter."""
+    settings = {k: v for k, v in stored["settings"].items() if k != "workers"}
+    return json.dumps({"model": stored["model"], "settings": settings}, sort_keys=True)
 
 
 def _settings(stored: dict[str, Any], folder: Path) -> Settings:
