@@ -1,0 +1,52 @@
+"""The variance of ES gradient estimates, measured on some coordinates of their directions (T5).
+
+Two disjoint groups of antithetic pairs give two independent estimates, whose squared difference is twice the variance
+without any assumption about its size. Evaluations f [X, K, 2] of each prompt, members ±εₖ; a few coordinates of the
+directions, [K, d]. Nothing of a model's full dimension is stored.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from esth.errors import InputError
+from esth.estimators.intervals import Float
+from esth.lemmas.two_point import one_point_estimate, two_point_estimate
+
+Group = NDArray[np.intp]
+
+
+def scaled_variances(f: ArrayLike, epsilon: ArrayLike) -> tuple[Float, Float]:
+    """σ²(N−1)·Var of the one-point and σ²N·Var of the two-point estimate of a coordinate: -> [X], [X].
+
+    T5 says they are V − C′ and V − C (`esth.estimators.pair_covariance.unlike`). The one-point estimate is made of
+    members of different pairs, once of those at +ε and once of those at −ε.
+
+    Raises:
+        InputError: fewer than 4 pairs (a mean baseline needs two members, a variance two groups).
+    """
+    values, noise = np.asarray(f, dtype=np.float64), np.asarray(epsilon, dtype=np.float64)
+    k = values.shape[1]
+    if k < 4:
+        raise InputError(f"two groups of two members of different pairs need 4 pairs, not {k}")
+    groups = np.array_split(np.arange(k), 2)
+    signed = np.stack([noise, -noise], axis=1)
+
+    def two_point(group: Group) -> Float:
+        members = 2 * len(group)
+        fitness, directions = values[:, group].reshape(-1, members), signed[group].reshape(members, -1)
+        return np.asarray(math.sqrt(members) * two_point_estimate(fitness, directions, 1.0))
+
+    def one_point(group: Group, sign: int) -> Float:
+        estimate = one_point_estimate(values[:, group, sign], signed[group, sign], 1.0)
+        return np.asarray(math.sqrt(len(group) - 1) * estimate)
+
+    def variance(estimate: Callable[[Group], Float]) -> Float:
+        first, second = (estimate(group) for group in groups)
+        return np.asarray(0.5 * np.mean((first - second) ** 2, axis=-1))
+
+    plus, minus = (variance(partial(one_point, sign=sign)) for sign in (0, 1))
+    return 0.5 * (plus + minus), variance(two_point)
