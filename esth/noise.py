@@ -162,6 +162,10 @@ class Restricted:
     member: Member
     parameters: frozenset[str]
 
+    def __repr__(self) -> str:
+        """In one order: that of a set differs from process to process, and saved samples say whose they are."""
+        return f"Restricted({self.member}, {sorted(self.parameters)})"
+
     @property
     def key(self) -> tuple[int | str, ...]:
         """The member's, and what moves."""

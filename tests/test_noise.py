@@ -248,6 +248,8 @@ def test_a_restricted_member_moves_its_parameters_only() -> None:
     assert np.array_equal(part.noise("other", (3, 4), 2), np.zeros(10, np.float32))
     assert part == Restricted(member, frozenset([NAME])) and part.key != member.key
     assert part.key != Restricted(member, frozenset({"other"})).key
+    several = Restricted(member, frozenset(map(str, range(40))))
+    assert str(several).endswith(f"{sorted(map(str, range(40)))})"), "a name that every process gives"
 
 
 def test_a_combination_is_the_weighted_sum_of_its_terms() -> None:
