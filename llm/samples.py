@@ -78,7 +78,7 @@ class Settings:
     sigma: float = 0.004
     members: int = 8
     pairs: int = 8
-    prompts: int = 60
+    prompts: int = 40
     samples: int = 8
     scored: int = 2
     pair_samples: int = 4
