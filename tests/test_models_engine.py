@@ -128,6 +128,25 @@ def test_a_member_is_the_same_in_any_slices(tiny_folder: Folder, monkeypatch: py
     assert same_bits(bits(whole), bits(sliced))
 
 
+def test_a_member_is_the_same_on_any_number_of_threads(tiny_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esth.models.transformers_engine._SLICE", 97)
+    engine = engine_of(tiny_folder("llama"))
+    threads = torch.get_num_threads()
+    found = []
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        try:
+            engine.set_member(MEMBER, 0.1)
+            found.append(bits(engine))
+            engine.apply_update([(MEMBER, 0.1), (Member(4), -0.2)])
+            found.append(bits(engine))
+            assert torch.get_num_threads() == count
+        finally:
+            torch.set_num_threads(threads)
+        engine = engine_of(tiny_folder("llama"))
+    assert same_bits(found[0], found[2]) and same_bits(found[1], found[3])
+
+
 def test_an_interrupted_change_leaves_the_center(tiny_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of(tiny_folder("llama"))
     before = bits(engine)

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.utils import logging as transformers_logging
 
+from esth._threads import side_by_side
 from esth.errors import InputError
 from esth.models.checkpoint import Checkpoint, one_line
 from esth.models.engine import Engine, Response, Sampling
 from esth.noise import Combination, Direction, uniforms
 
-_SLICE = 1 << 20  # elements of a parameter perturbed at once: scratch memory of a few MB
+_SLICE = 1 << 20  # elements of a parameter perturbed at once by a thread: scratch memory of a few MB
 
 
 class TransformersEngine(Engine):
@@ -94,18 +95,24 @@ class TransformersEngine(Engine):
     def _displace(self, step: Callable[[str, Sequence[int], int, int], NDArray[np.float32]]) -> None:
         """Parameters = center + step(name, shape, start, count), in float32, rounded once to the model's dtype.
 
-        By slices, so that no more than the center is held besides. Interrupted, the model is the center.
+        By slices, so that no more than the center is held besides, on all of torch's threads: noise is a function of
+        the position, whoever draws it. Interrupted, the model is the center.
         """
         if not self._center:
             self._center = {name: parameter.clone() for name, parameter in self.parameters.items()}
         self._member = None
+
+        @torch.no_grad()  # of this thread alone, hence here too
+        def move(piece: tuple[str, int, int]) -> None:
+            name, start, stop = piece
+            parameter, center = self.parameters[name], self._center[name]
+            noise = torch.from_numpy(step(name, parameter.shape, start, stop - start)).to(self.device)
+            torch.add(center.view(-1)[start:stop], noise, out=parameter.view(-1)[start:stop])
+
+        sizes = {name: parameter.numel() for name, parameter in self.parameters.items()}
+        pieces = [(name, i, min(i + _SLICE, size)) for name, size in sizes.items() for i in range(0, size, _SLICE)]
         try:
-            for name, parameter in self.parameters.items():
-                flat, center = parameter.view(-1), self._center[name].view(-1)
-                for start in range(0, len(flat), _SLICE):
-                    part = slice(start, min(start + _SLICE, len(flat)))
-                    moved = torch.from_numpy(step(name, parameter.shape, start, part.stop - start))
-                    flat[part].copy_(moved.to(self.device).add_(center[part]))
+            side_by_side(move, pieces)
         except BaseException:
             self.restore()
             raise
@@ -293,7 +300,8 @@ class InverseCDF(LogitsProcessor):
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         uniform = self.streams[:, input_ids.shape[1] - self.width, None]
-        mass = policy_logits(_finite(scores), self.sampling).softmax(dim=1).cumsum(dim=1, dtype=torch.float64)
+        # Widened first: twice as fast as a cumulative sum that widens as it goes.
+        mass = policy_logits(_finite(scores), self.sampling).softmax(dim=1).double().cumsum(dim=1)
         token = torch.searchsorted(mass, uniform * mass[:, -1:], right=True)
         return torch.full_like(scores, -math.inf).scatter_(1, token, 0.0)
 
