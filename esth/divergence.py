@@ -88,12 +88,13 @@ def log_mixture(log_p: Array, weights: Array | None = None) -> Array:
     return xp.clip(_logsumexp(xp, log_p + log_w[..., None], axis=-2), None, 0.0)
 
 
-def js(log_p: Array, weights: Array | None = None) -> Array:
+def js(log_p: Array, weights: Array | None = None, *, log_pbar: Array | None = None) -> Array:
     """Weighted Jensen–Shannon divergence JS_w = Σ wᵢ KL(πᵢ‖π̄_w) in nats (docs/theory.md, Setting).
 
     Args:
         log_p: [..., N, V] log-probabilities of the members.
         weights: [..., N], uniform if None.
+        log_pbar: [..., V] the `log_mixture` of the members, if the caller has it.
 
     Returns:
         [...], between 0 and H(w).
@@ -109,17 +110,20 @@ def js(log_p: Array, weights: Array | None = None) -> Array:
     batch = np.broadcast_shapes(log_p.shape[:-2], weights.shape[:-1])
     rows = xp.broadcast_to(log_p, (*batch, n, v)).reshape((-1, n, v))
     row_weights = xp.broadcast_to(weights, (*batch, n)).reshape((-1, n))
-    block = max(1, BLOCK // (n * v))
-    parts = [_js(xp, rows[i : i + block], row_weights[i : i + block]) for i in range(0, max(rows.shape[0], 1), block)]
+    mixtures = None if log_pbar is None else xp.broadcast_to(log_pbar, (*batch, v)).reshape((-1, v))
+    size = max(1, BLOCK // (n * v))
+    blocks = [slice(start, start + size) for start in range(0, max(rows.shape[0], 1), size)]
+    parts = [_js(xp, rows[b], row_weights[b], None if mixtures is None else mixtures[b]) for b in blocks]
     value = xp.concat(parts).reshape(batch)
     if not bool(xp.all(xp.isfinite(value))):
         raise InputError("log_p holds NaN or +inf")
     return value
 
 
-def _js(xp: Array, log_p: Array, weights: Array) -> Array:
+def _js(xp: Array, log_p: Array, weights: Array, log_q: Array | None) -> Array:
     """`js` of a block [B, N, V]."""
-    log_q = _logsumexp(xp, log_p + safe_log(weights)[..., None], axis=-2)
+    if log_q is None:
+        log_q = _logsumexp(xp, log_p + safe_log(weights)[..., None], axis=-2)
     reference = xp.where(xp.isinf(log_q), 0.0, log_q)
     return _mean_phi(xp.exp(log_q), log_p - reference[:, None, :], weights)
 

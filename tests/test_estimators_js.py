@@ -10,9 +10,11 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from esth import divergence
+from esth._array import safe_log
 from esth.errors import InputError
 from esth.estimators import js
 from esth.estimators.intervals import Estimate
+from esth.lemmas import fisher_rate
 from esth.policies import Autoregressive, LinearSoftmax
 from esth.policies.autoregressive import count_prefixes
 
@@ -217,6 +219,25 @@ def test_blocks_and_shifts_change_nothing():
     for a, b in zip(whole, pieces, strict=True):
         assert np.allclose(a, b, atol=1e-12)
     assert js.response_terms(next_log_p, tokens, mask).rb is None
+
+
+@WEIGHTED
+def test_terms_of_a_position_are_the_functions_they_are_named_after(weights):
+    """One mixture for all of them; without the bracket the rest is the same."""
+    rng = np.random.default_rng(0)
+    log_p = divergence.log_softmax(rng.standard_normal((6, 4, 9)))
+    member = rng.integers(0, 3, 6)
+    log_w = np.broadcast_to(safe_log(weights), (6, 4))
+    terms = js.position_terms(log_p, log_w, member)
+    np.testing.assert_allclose(terms.chain, divergence.js(log_p, weights), rtol=1e-13)
+    mixture = np.log(np.einsum("n,tnv->tv", weights, np.exp(log_p)))
+    np.testing.assert_allclose(terms.rb, divergence.kl(log_p[np.arange(6), member], mixture), rtol=1e-12)
+    bounds = fisher_rate.bracket(log_p, weights)
+    np.testing.assert_allclose((terms.lower, terms.upper), (bounds.lower, bounds.upper), rtol=1e-13)
+    alone = js.position_terms(log_p, log_w, member, bracketed=False)
+    assert alone.lower is None and alone.upper is None
+    assert np.array_equal(alone.chain, terms.chain) and np.array_equal(alone.rb, terms.rb)
+    assert js.sum_positions(alone, np.ones(6, dtype=bool)).chain == pytest.approx(terms.chain.sum())
 
 
 @ALL

@@ -26,21 +26,26 @@ import numpy as np
 from scipy import stats
 
 from esth._array import Array, check_weights, floating, namespace, safe_log
+from esth.check import Bracket
 from esth.divergence import js, kl, log_mixture, log_softmax, weight_entropy
 from esth.errors import InputError
 from esth.estimators.intervals import Estimate, Interval, hoeffding, stratified_size
 from esth.lemmas.fisher_rate import bracket
 
-BLOCK = 1 << 24
-"""Numbers of next-token log-probabilities worked on at a time by `response_terms`."""
+BLOCK = 1 << 20
+"""Numbers of next-token log-probabilities worked on at a time by `response_terms`: temporary arrays of a few MB, which
+the memory allocator hands out again without asking the system, and which a processor's last cache holds."""
 
 
 class Terms(NamedTuple):
-    """Next-token terms in nats, of positions [..., T] or summed over a response [...]; `rb` is None without members."""
+    """Next-token terms in nats, of positions [..., T] or summed over a response [...].
+
+    `rb` is None without members, `lower` and `upper` without the bracket.
+    """
 
     chain: Array
-    lower: Array
-    upper: Array
+    lower: Array | None
+    upper: Array | None
     rb: Array | None
 
 
@@ -90,25 +95,30 @@ def prefix_log_posterior(scores: Array, weights: Array | None = None) -> Array:
     return log_posterior(before, None if weights is None else floating(weights, scores)[1][..., None, :])
 
 
-def position_terms(next_log_p: Array, log_posterior: Array, member: Array | None = None) -> Terms:
+def position_terms(
+    next_log_p: Array, log_posterior: Array, member: Array | None = None, *, bracketed: bool = True
+) -> Terms:
     """Terms of single positions, in any block of them that fits the memory.
 
     Args:
         next_log_p: [..., N, V] next-token log-probabilities (or logits) of the members after the same prefix.
         log_posterior: [..., N] from `prefix_log_posterior`.
         member: [...] indices of the members the responses were drawn from, for `rb`.
+        bracketed: False to leave out the bracket, which takes as long as the rest.
 
     Returns:
         Terms of shape [...].
     """
     xp, next_log_p, log_posterior = floating(next_log_p, log_posterior)
     log_p, weights = log_softmax(next_log_p), xp.exp(log_posterior)
-    bounds = bracket(log_p, weights)
+    log_pbar = log_mixture(log_p, weights)
+    chain = js(log_p, weights, log_pbar=log_pbar)
+    bounds = bracket(log_p, weights, log_pbar=log_pbar) if bracketed else Bracket(None, None)
     rb = None
     if member is not None:
         index = xp.broadcast_to(xp.asarray(member)[..., None, None], (*log_p.shape[:-2], 1, log_p.shape[-1]))
-        rb = kl(xp.take_along_axis(log_p, index, axis=-2)[..., 0, :], log_mixture(log_p, weights))
-    return Terms(js(log_p, weights), bounds.lower, bounds.upper, rb)
+        rb = kl(xp.take_along_axis(log_p, index, axis=-2)[..., 0, :], log_pbar)
+    return Terms(chain, bounds.lower, bounds.upper, rb)
 
 
 def sum_positions(terms: Terms, mask: Array) -> Terms:

@@ -119,7 +119,7 @@ def psi(s: Array) -> Array:
     return xp.where(near, series, xp.where(s > largest, xp.inf, closed))
 
 
-def bracket(logits: Array, weights: Array | None = None) -> Bracket:
+def bracket(logits: Array, weights: Array | None = None, *, log_pbar: Array | None = None) -> Bracket:
     """Bounds of JS_w in nats at any σ and any weights (L1.3), made as tight as the trivial bounds allow.
 
     The lower side is at least ½Σwᵢ‖πᵢ − π̄_w‖₁² (Pinsker), the upper side at most H(w). Where a member of positive
@@ -128,11 +128,12 @@ def bracket(logits: Array, weights: Array | None = None) -> Bracket:
     Args:
         logits: [..., N, V] (log-probabilities will do: the bracket does not change when a row is shifted).
         weights: [..., N], uniform if None.
+        log_pbar: [..., V] the `log_mixture` of the members, if the caller has it.
     """
     xp, logits = floating(logits)
     weights = check_weights(weights, logits[..., 0])
     log_p = log_softmax(logits)
-    log_pbar = log_mixture(log_p, weights)
+    log_pbar = log_mixture(log_p, weights) if log_pbar is None else log_pbar
     present = weights > 0
     finite = xp.isfinite(xp.min(logits, axis=-1))
     applies = xp.all(finite | ~present, axis=-1)
