@@ -43,7 +43,7 @@ Folder = Callable[[str], Path]
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """As in the workers: the rounding of sums depends on it."""
+    """As in the workers: the rounding of sums may depend on it."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -114,7 +114,7 @@ def load_workers(
     """Load a checkpoint into one engine here, or into many under Ray.
 
     In float32 the transformers engine gives the same bits for any number of workers, if `threads` is the same: the
-    rounding of sums depends on how many threads share them.
+    rounding of sums may depend on how many threads share them.
 
     Args:
         model: a folder, a hub name or "demo"; other machines need it under the same path or name.
