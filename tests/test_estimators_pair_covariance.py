@@ -72,6 +72,15 @@ def test_noise_covariance_is_unbiased(monkeypatch):
     assert total == pytest.approx([(0.7 * 0.3 + 0.4 * 0.6) / 2, 0.3 - 0.7 * 0.4], abs=1e-12)
 
 
+def test_slope_is_that_of_the_correlations():
+    rng = np.random.default_rng(5)
+    y = (rng.random((4, 6, 5, 2, 3)) < 0.5).astype(float)
+    y[0, :, :, 1] = y[0, :, :, 0]  # at the first length all is shared
+    c = pc.noise_covariance(y).correlation.value
+    assert c[0] == 1.0 and np.all(np.abs(c[1:]) < 0.6)
+    assert pc.correlation_slope(y, [1, 2, 4, 8]).value == pytest.approx(np.polyfit([1, 2, 4, 8], c, 1)[0])
+
+
 def simulate(rng, x, k, m, *, share):
     """Successes 0.4 + g_x ± o_xk + e_xk + …, and 0/1 rewards of m responses, a share of the pairs with one uniform."""
     g = rng.choice([-0.1, 0.2], (x, 1), p=[2 / 3, 1 / 3])
@@ -137,7 +146,7 @@ def test_estimates_vary_as_t5_says():
         along = epsilon @ gradient
         shared = 0.5 * rng.standard_normal((k, 1))
         f = np.stack([along + along**2, -along + along**2], axis=1) + shared + 0.3 * rng.standard_normal((k, 2))
-        a, b = scaled_variances(f[None], epsilon[:, 10:])
+        a, b = scaled_variances(f[None], epsilon[:, 10:], np.arange(k) < 2)
         one.append(a[0]), two.append(b[0])
     linear = float(gradient @ gradient)
     even = 2 * linear**2 + 0.25  # Var (g·ε)² and what a pair shares
@@ -154,7 +163,8 @@ def test_estimates_vary_as_t5_says():
         (pc.pair_covariance, (3, 3, 3, 1)),
         (pc.parity_variances, (3, 2, 2)),
         (pc.noise_covariance, (3, 3, 2, 1)),
-        (lambda y: scaled_variances(y, np.ones((3, 5))), (2, 3, 2)),
+        (lambda y: scaled_variances(y, np.ones((3, 5)), [0, 0, 1]), (2, 3, 2)),
+        (lambda y: pc.correlation_slope(y, [3, 3]), (2, 3, 3, 2, 2)),
     ],
 )
 def test_too_few_are_refused(estimate, shape):

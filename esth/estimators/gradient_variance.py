@@ -19,20 +19,24 @@ from esth.lemmas.two_point import one_point_estimate, two_point_estimate
 Group = NDArray[np.intp]
 
 
-def scaled_variances(f: ArrayLike, epsilon: ArrayLike) -> tuple[Float, Float]:
+def scaled_variances(f: ArrayLike, epsilon: ArrayLike, second: ArrayLike) -> tuple[Float, Float]:
     """σ²(N−1)·Var of the one-point and σ²N·Var of the two-point estimate of a coordinate: -> [X], [X].
 
     T5 says they are V − C′ and V − C (`esth.estimators.pair_covariance.unlike`). The one-point estimate is made of
     members of different pairs, once of those at +ε and once of those at −ε.
 
+    Args:
+        f: [X, K, 2] evaluations.
+        epsilon: [K, d] coordinates of the directions.
+        second: [K] whether a pair belongs to the second group. Groups may differ in size: the scale takes it out.
+
     Raises:
-        InputError: fewer than 4 pairs (a mean baseline needs two members, a variance two groups).
+        InputError: a group of fewer than 2 pairs (a mean baseline needs two members).
     """
     values, noise = np.asarray(f, dtype=np.float64), np.asarray(epsilon, dtype=np.float64)
-    k = values.shape[1]
-    if k < 4:
-        raise InputError(f"two groups of two members of different pairs need 4 pairs, not {k}")
-    groups = np.array_split(np.arange(k), 2)
+    groups = [np.flatnonzero(np.asarray(second) == label) for label in (False, True)]
+    if min(map(len, groups)) < 2:
+        raise InputError(f"two groups of at least 2 pairs are needed, not of {len(groups[0])} and {len(groups[1])}")
     signed = np.stack([noise, -noise], axis=1)
 
     def two_point(group: Group) -> Float:

@@ -96,21 +96,42 @@ def noise_covariance(y: ArrayLike) -> NoiseCovariance:
     Raises:
         InputError: as `pair_covariance`, or m < 2.
     """
-    values = _values(y, 4, 3, 3)
-    m = values.shape[-1]
-    if m < 2:
-        raise InputError("response noise shows only between responses: m >= 2 are needed")
-    centred = values - values.mean(axis=-1, keepdims=True)
-    square = np.sum(centred**2, axis=(-2, -1)) / (2 * (m - 1))
-    product = np.sum(centred[..., 0, :] * centred[..., 1, :], axis=-1) / (m - 1)
-
-    def statistic(x: Kept, k: Kept) -> Float:
-        rows, columns = np.ix_(x, k)
-        noise, covariance = (a[..., rows, columns].mean(axis=(-2, -1)) for a in (square, product))
-        return np.stack([noise, covariance, covariance / np.where(noise > 0, noise, 1.0)])
-
-    value, se = two_way_jackknife(statistic, *values.shape[-4:-2])
+    noise = _NoiseMoments(y)
+    value, se = two_way_jackknife(noise, *noise.table)
     return NoiseCovariance(*(Estimate(v, s) for v, s in zip(value, se, strict=True)))
+
+
+def correlation_slope(y: ArrayLike, at: ArrayLike) -> Estimate:
+    """Least-squares slope of κ/ν in `at` [L], of responses y [L, X, K, 2, m] cut at L lengths: -> floats.
+
+    Raises:
+        InputError: as `noise_covariance`, or fewer than two different values of `at`.
+    """
+    noise, lengths = _NoiseMoments(y), np.asarray(at, dtype=np.float64)
+    centred = lengths - lengths.mean()
+    if not np.any(centred):
+        raise InputError("a slope needs two different lengths")
+    weights = centred / np.sum(centred**2)
+    return two_way_jackknife(lambda x, k: np.asarray(weights @ noise(x, k)[2]), *noise.table)
+
+
+class _NoiseMoments:
+    """ν, κ and κ/ν of the rows and columns that are kept, stacked: [3, ...]."""
+
+    def __init__(self, y: ArrayLike) -> None:
+        values = _values(y, 4, 3, 3)
+        m = values.shape[-1]
+        if m < 2:
+            raise InputError("response noise shows only between responses: m >= 2 are needed")
+        centred = values - values.mean(axis=-1, keepdims=True)
+        self.square = np.sum(centred**2, axis=(-2, -1)) / (2 * (m - 1))
+        self.product = np.sum(centred[..., 0, :] * centred[..., 1, :], axis=-1) / (m - 1)
+        self.table = values.shape[-4:-2]
+
+    def __call__(self, x: Kept, k: Kept) -> Float:
+        rows, columns = np.ix_(x, k)
+        noise, covariance = (a[..., rows, columns].mean(axis=(-2, -1)) for a in (self.square, self.product))
+        return np.stack([noise, covariance, covariance / np.where(noise > 0, noise, 1.0)])
 
 
 def parity_variances(f: ArrayLike) -> tuple[Estimate, Estimate]:
