@@ -82,11 +82,11 @@ class Settings:
     samples: int = 8
     scored: int = 2
     pair_samples: int = 4
-    sigma_low: float = 1e-4
-    sigma_high: float = 2e-2
+    sigma_low: float = 5e-5
+    sigma_high: float = 1e-2
     sigmas: int = 6
     rate_members: int = 4
-    rate_prompts: int = 12
+    rate_prompts: int = 16
     groups: bool = True
     betas: tuple[float, ...] = (0.5, 1.0, 2.0)
     updated_samples: int = 24
