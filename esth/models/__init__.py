@@ -17,6 +17,13 @@ ENGINES = {
         "llm",
         ("torch", "transformers"),
     ),
+    # It looks for vllm itself, after it has set what vllm reads when it is imported.
+    "vllm": (
+        "esth.models.vllm_engine",
+        "VLLMEngine",
+        "vllm",
+        ("torch", "transformers"),
+    ),
 }
 
 
