@@ -71,13 +71,13 @@ def shared_members(
     prompts has no contribution of the responses' noise, which is independent from prompt to prompt. Not below 0.
 
     Args:
-        statistic: a value for each prompt, [..., X, N] -> [..., X, ...], of members in any order.
-        members: [X, N] what the statistic reads of each member.
+        statistic: a value for each prompt, [R, X, N, ...] -> [R, X, ...], of members in any order.
+        members: [X, N, ...] what the statistic reads of each member.
         rng: of the resamples.
         resamples: how many.
     """
     table = np.asarray(members, dtype=np.float64)
-    x, n = table.shape
+    x, n = table.shape[:2]
     if x < 2 or n < 2:
         raise InputError(f"shared members need at least 2 prompts and 2 members, not {x} and {n}")
     drawn = rng.integers(n, size=(resamples, n))

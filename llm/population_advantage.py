@@ -1,0 +1,346 @@
+"""L2 on a checkpoint: what a population covers, beside its mixture, the smoothed policy and the center.
+
+Success probabilities of members are never known, only counts of tries; every coverage is a U-statistic of them, without
+plug-in bias, up to K = the number of members (for the mixture also of tries).
+
+    P_pop(K)       K distinct members of the i.i.d. population, one response each
+    P_mix(K)       K draws of the mixture of these very members
+    P_smoothed(K)  K draws of the smoothed policy, from fresh members: one of each antithetic pair has other directions
+                   than the population, and pairs are independent of one another
+    P_pair(K)      K/2 antithetic pairs, one response of each member
+    P_center(K)    K draws of the center
+
+L2.4 is predicted from some tries (p̄, JSᵛ) and measured on disjoint tries of the same members, averaged over random
+partitions. L2.8 is predicted from fresh members, on the same prompts. JSᵛ comes from tries that JS does not use.
+
+The population is fixed in L2.1–L2.7: intervals over prompts. In L2.8 members are the sampled unit: intervals over
+prompts and members (`esth.estimators.resampling`).
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from esth import plots
+from esth.check import Bracket, Check, Verdict, judge_equal
+from esth.coverage import at_least_one, population_success, subset_success_curve
+from esth.diversity.report import per_prompt
+from esth.estimators import advantage, projected_js
+from esth.estimators.linearised import ratio
+from esth.estimators.pass_at_k import per_prompt as pass_at_k
+from esth.estimators.resampling import Component, between_prompts, partitions, shared_members, standard_error
+from esth.lemmas import population_advantage as lemma
+from esth.sample import Floats, PopulationSample
+from llm.judging import between, equal, needs, nothing, rewards
+from llm.samples import Samples, sized
+
+Data = dict[str, Any]
+
+TITLE = "L2 · Population advantage of a language model"
+
+LEADING = 0.2
+"""Relative, for L2.4: remainder and bias of its estimate are 1–5 % each at spreads of .07 to .23 (simulated)."""
+
+SMALL_GAP = 0.3
+"""K·G, the relative fall of the failure, up to which the leading order L2.4 claims anything."""
+
+EXACT = 0.05
+"""Relative, for L2.8, which has no remainder: what some ten members and some ten prompts can resolve."""
+
+SHIFT = 0.25
+"""Relative, for a difference to the center, which is itself small."""
+
+PARTITIONS = 64
+"""Random partitions of the tries that are averaged."""
+
+
+@dataclass
+class Tries:
+    """Rewards of the i.i.d. members [X, N, m], of the pairs [X, 2P, m'], of the center beside each [X, m], [X, m']."""
+
+    iid: Floats
+    pairs: Floats
+    center: Floats
+    center_pairs: Floats
+
+    @property
+    def prompts(self) -> int:
+        return len(self.iid)
+
+    @property
+    def n(self) -> int:
+        return self.iid.shape[1]
+
+    @property
+    def m(self) -> int:
+        return self.iid.shape[2]
+
+    @property
+    def n_pairs(self) -> int:
+        return self.pairs.shape[1] // 2
+
+
+def study(samples: Samples) -> tuple[list[Check], Data]:
+    """All checks of L2, and what the figure shows."""
+    iid, pairs = samples.iid(), samples.antithetic()
+    tries = Tries(
+        rewards(iid), rewards(pairs), iid.center_grid(iid.center.reward), pairs.center_grid(pairs.center.reward)
+    )
+    rng = np.random.default_rng(samples.settings.seed)
+    checks, gaps = realised(tries, rng)
+    more, diversity = projected(tries, iid, rng)
+    last, curves = fresh(tries, rng)
+    return [*checks, *more, *last], {"gap": gaps, "diversity": diversity, **curves}
+
+
+def realised(tries: Tries, rng: np.random.Generator) -> tuple[list[Check], Data]:
+    """L2.1–L2.4, L2.6, L2.7: this population against its own mixture; intervals over prompts."""
+    counts, n, m, x = tries.iid.sum(-1), tries.n, tries.m, tries.prompts
+    checks = [_bracket(counts / m), _margin(tries)]
+    sizes = [k for k in range(2, n + 1) if k <= m]
+    measured = np.stack([advantage.gap(counts, m, k) for k in sizes], axis=-1)
+    fixed = between_prompts(measured)
+    members = [shared_members(lambda t, k=k: advantage.gap(t, m, k), counts, rng).variance for k in sizes]
+    for j in sorted({0, len(sizes) - 1}):
+        k = sizes[j]
+        what = f"P_pop({k}) − P_mix({k}), this population against its mixture"
+        se = standard_error(fixed)[j]
+        check = between("L2.1" if k == n else "L2.6", what, float(measured[:, j].mean()), Bracket(0.0, 1.0), se)
+        checks.append(sized(check, x))
+    predicted = [_leading(tries.iid, k, rng) for k in sizes if k <= m - 2]
+    for k in sorted({2, 4, len(predicted) + 1} & set(sizes[: len(predicted)])):
+        checks.append(_against_leading(predicted[k - 2], n, m, k))
+    if not predicted:
+        checks.append(needs("L2.4", "P_pop(K) − P_mix(K)", "samples >= 4, two for the prediction and two for the gap"))
+    both = Component(np.array(members), n - 1)
+    data = {"k": sizes} | _columns(measured, fixed, both)
+    ahead = [pair[:, 1] for pair in predicted]
+    data["predicted"] = [float(p.mean()) for p in ahead]
+    data["predicted_se"] = [float(standard_error(between_prompts(p))) for p in ahead]
+    return checks, data
+
+
+def _bracket(rates: Floats) -> Check:
+    """L2.3 of observed rates: true of any numbers."""
+    value, bounds = lemma.advantage(rates), lemma.bracket(rates)
+    nearest = int(np.argmin(bounds.margin(value) / np.where(value > 0, value, 1.0)))
+    what = f"P_pop − P_mix of observed rates between its odds bounds, nearest to a bound of {len(rates)} prompts"
+    return lemma.check(rates[nearest], what=what)
+
+
+def _margin(tries: Tries) -> Check:
+    """L2.7 of observed rates, with half a success and failure added: no logarithm is infinite. True of any numbers."""
+    p = (tries.iid.sum(-1) + 0.5) / (tries.m + 1.0)
+    draws = np.concatenate([tries.center, tries.center_pairs], axis=-1)
+    center = (draws.sum(-1) + 0.5) / (draws.shape[-1] + 1.0)
+    margin = lemma.center_margin(p, center)
+    difference = population_success(p) - at_least_one(center, tries.n)
+    agree = (margin > 0) == (difference > 0)
+    agree |= np.abs(difference) < 1e-9  # the sign of rounding
+    what = "share of prompts where P_pop − P_center of observed rates has the sign of G − log((1−p̄)/(1−p))"
+    detail = f"the population is ahead of its center on {int(np.sum(margin > 0))} of {tries.prompts} prompts"
+    check = judge_equal("L2.7", what, float(agree.mean()), 1.0, detail=detail)
+    return replace(check, verdict=Verdict.IDENTITY) if check.verdict is Verdict.HOLDS else check
+
+
+def _leading(iid: Floats, k: int, rng: np.random.Generator) -> Floats:
+    """[X, 3] gap on k tries a member, its prediction L2.4 from the other tries, and P_mix: means over partitions."""
+    n, rest = iid.shape[1], iid.shape[2] - k
+    for_gap, ahead = partitions(iid, (k, rest), rng, PARTITIONS)
+    predicted = lemma.predict(ahead.mean(-1) / rest, projected_js.leading(ahead, rest), n, k)
+    values = advantage.gap(for_gap, k, k), predicted, advantage.mixture(for_gap, k, k)
+    return np.stack([v.mean(0) for v in values], axis=-1)
+
+
+def _against_leading(values: Floats, n: int, m: int, k: int) -> Check:
+    measured, predicted, mixed = values.T
+    se = standard_error(between_prompts(measured - predicted))
+    failure = 1.0 - float(mixed.mean())
+    signal = float(predicted.mean()) / failure if failure > 0 else math.inf
+    what = f"P_pop({k}) − P_mix({k}), from p̄ and JSᵛ: this population against its mixture"
+    detail = f"measured on {k} tries a member, predicted from the other {m - k}; over prompts; K·G ≈ {signal:.2g}"
+    check = equal("L2.4", what, float(measured.mean()), float(predicted.mean()), se, LEADING, detail)
+    if signal > SMALL_GAP and check.verdict is not Verdict.VACUOUS:
+        check = nothing(check, f"beyond the leading order, which predicts up to K·G = {SMALL_GAP:g}")
+    return sized(check, len(values))
+
+
+def projected(tries: Tries, iid: PopulationSample, rng: np.random.Generator) -> tuple[list[Check], Data]:
+    """Data processing, and the share of JS that reaches the verifier (L2.5): this population, over prompts."""
+    what = "JS − JSᵛ, nats, of this population"
+    if iid.scored == 0:
+        return [needs("L2.5", what, "scored >= 1")], {"js": [], "projected": [], "success": []}
+    scored = iid.first(iid.scored)
+    js = per_prompt(scored, scored.population.chain).value
+    left = tries.iid[..., iid.scored :]
+    disjoint = left.shape[-1] >= 2
+    used = left if disjoint else tries.iid
+    counts, m = used.sum(-1), used.shape[-1]
+    reached = projected_js.estimate(counts, m)
+    difference = js - reached
+    share = ratio(reached, js)
+    p_value = float(projected_js.permutation_test(counts, m, rng, pooled=True))
+    source = f"the {m} unscored tries" if disjoint else "all tries, the scored ones too"
+    detail = (
+        f"share JSᵛ/JS = {float(share.value):.2g} ± {float(share.se):.1g}; JSᵛ = {reached.mean():.3g} from {source}, "
+        f"p = {p_value:.2g} against equal members"
+    )
+    se = standard_error(between_prompts(difference))
+    check = between("L2.5", what, float(difference.mean()), Bracket(0.0, math.log(tries.n)), se, detail)
+    data = {"js": js.tolist(), "projected": reached.tolist(), "success": tries.iid.mean((1, 2)).tolist()}
+    data |= {"share": float(share.value), "share_se": float(share.se)}
+    return [sized(check, tries.prompts)], data
+
+
+def fresh(tries: Tries, rng: np.random.Generator) -> tuple[list[Check], Data]:
+    """L2.8, and the curves over K: members are the sampled unit, intervals over prompts and members."""
+    counts, n, m, x = tries.iid.sum(-1), tries.n, tries.m, tries.prompts
+    pair_counts, tries_pair = tries.pairs.sum(-1), tries.pairs.shape[-1]
+    means = advantage.pair_means(pair_counts, tries_pair)
+    solved = 1.0 - advantage.pair_failures(pair_counts, tries_pair)
+    draws = np.concatenate([tries.center, tries.center_pairs], axis=-1)
+    most = min(n, tries.n_pairs)
+
+    pop, by_members = _subsets(counts / m, n, rng)
+    smoothed, by_fresh = _subsets(means, most, rng)
+    paired, by_pairs = _subsets(solved, min(n // 2, tries.n_pairs), rng)
+    sizes = [k for k in range(1, n + 1) if k <= draws.shape[-1]]
+    center = np.stack([pass_at_k(draws.shape[-1], draws.sum(-1), k) for k in sizes], axis=-1)
+    mixed = np.stack([advantage.mixture(counts, m, k) for k in range(1, min(n, m) + 1)], axis=-1)
+    by_mixed = [
+        shared_members(lambda t, k=k: advantage.mixture(t, m, k), counts, rng).variance
+        for k in range(1, mixed.shape[-1] + 1)
+    ]
+    none = Component(np.zeros(len(sizes)), 1)
+    even = list(range(2, 2 * paired.shape[-1] + 1, 2))
+    curves = {
+        "population": (list(range(1, n + 1)), pop, by_members),
+        "mixture": (list(range(1, mixed.shape[-1] + 1)), mixed, Component(np.array(by_mixed), n - 1)),
+        "smoothed": (list(range(1, most + 1)), smoothed, by_fresh),
+        "pairs": (even, paired, by_pairs),
+        "center": (sizes, center, none),
+    }
+    data: Data = {"curves": {}, "to center": {}}
+    for name, (k, values, shared) in curves.items():
+        data["curves"][name] = {"k": k} | _columns(values, between_prompts(values), shared)
+        known = [i for i, size in enumerate(k) if size in sizes]
+        if name != "center" and known:
+            off = values[:, known] - center[:, [sizes.index(k[i]) for i in known]]
+            part = Component(shared.variance[known], shared.degrees)
+            data["to center"][name] = {"k": [k[i] for i in known]} | _columns(off, between_prompts(off), part)
+
+    unit = f"prompts, with fresh members every {x},"
+    checks = []
+    for k in sorted({2, most}):
+        difference = pop[:, k - 1] - smoothed[:, k - 1]
+        se = standard_error(between_prompts(difference), _at(by_members, k - 1), _at(by_fresh, k - 1))
+        what = f"P_pop({k}) of i.i.d. members, against {k} draws of the smoothed policy"
+        detail = "predicted from fresh members; over prompts and members"
+        check = equal("L2.8", what, float(pop[:, k - 1].mean()), float(smoothed[:, k - 1].mean()), se, EXACT, detail)
+        checks.append(sized(check, x, unit))
+    for k in sorted({1, min(most, m, tries_pair)}):
+        own = pop[:, k - 1] - pass_at_k(m, tries.center.sum(-1), k)
+        other = smoothed[:, k - 1] - pass_at_k(tries_pair, tries.center_pairs.sum(-1), k)
+        se = standard_error(between_prompts(own - other), _at(by_members, k - 1), _at(by_fresh, k - 1))
+        alone = standard_error(between_prompts(own), _at(by_members, k - 1))
+        name = f"P_pop({k}) − P_center({k}), i.i.d. members against the center"
+        if k == 1:
+            name = "p_σ − p, smoothed policy against the center"
+        detail = (
+            "predicted from fresh members and other draws of the center; over prompts and members; "
+            f"itself {own.mean():.2g} ± {alone:.1g}"
+        )
+        check = equal("L2.8", name, float(own.mean()), float(other.mean()), se, SHIFT, detail)
+        checks.append(sized(check, x, unit))
+    checks.append(_pairs(tries, counts / m, pop[:, 1], _at(by_members, 1), rng, unit))
+    return checks, data
+
+
+def _subsets(rates: Floats, most: int, rng: np.random.Generator) -> tuple[Floats, Component]:
+    """[X, most] success of K = 1 … most distinct members (or pairs), and what shared members add to its variance."""
+    shared = shared_members(lambda t: subset_success_curve(t, most)[..., 1:], rates, rng)
+    return np.asarray(subset_success_curve(rates, most)[..., 1:]), shared
+
+
+def _at(part: Component, index: int) -> Component:
+    return Component(part.variance[index], part.degrees)
+
+
+def _pairs(tries: Tries, rates: Floats, two: Floats, by_members: Component, rng: Any, unit: str) -> Check:
+    """L2.8 of a pair: half of the pairs against two smoothed draws less the covariance of the other half."""
+    what = "P_pop(2) of an antithetic pair, against 2 smoothed draws − Cov(p(ε), p(−ε))"
+    if tries.n_pairs < 4:
+        return needs("L2.8", what, "pairs >= 4")
+    by_pair = tries.pairs.sum(-1).reshape(tries.prompts, tries.n_pairs, 2)
+    here, there = by_pair[:, 0::2], by_pair[:, 1::2]
+    m = tries.pairs.shape[-1]
+
+    def success(t: Floats) -> Floats:
+        return advantage.pair_population(t.reshape((*t.shape[:-2], -1)), m, 2)
+
+    def covariance(t: Floats) -> Floats:
+        return advantage.pair_covariance(t.reshape((*t.shape[:-2], -1)), m)
+
+    measured, within = success(here), covariance(there)
+    predicted = two - within
+    parts = shared_members(success, here, rng), shared_members(covariance, there, rng)
+    se = standard_error(between_prompts(measured - predicted), by_members, *parts)
+    cov_se = standard_error(between_prompts(within), parts[1])
+    detail = (
+        f"covariance {within.mean():.2g} ± {cov_se:.1g} of the other half of the pairs, smoothed draws of the i.i.d. "
+        "members; over prompts and members"
+    )
+    check = equal("L2.8", what, float(measured.mean()), float(predicted.mean()), se, EXACT, detail)
+    return sized(check, tries.prompts, unit)
+
+
+def _columns(values: Floats, prompts: Component, shared: Component) -> Data:
+    """Means of values [X, K]; standard errors with these members, and with fresh ones."""
+    return {
+        "value": np.asarray(values.mean(0)).tolist(),
+        "prompts_se": np.asarray(standard_error(prompts)).tolist(),
+        "se": np.asarray(standard_error(prompts, shared)).tolist(),
+    }
+
+
+def figure(title: str, data: Data) -> Any:
+    """Coverage against K, the gap and its prediction, JSᵛ under JS, and the differences to the center."""
+    fig, (a, b, c, d) = plots.figure(title, 4)
+    names = {
+        "population": "P_pop, i.i.d. members",
+        "mixture": "P_mix, their mixture",
+        "smoothed": "smoothed policy (fresh members)",
+        "pairs": "antithetic pairs",
+        "center": "P_center",
+    }
+    for style, (name, told) in enumerate(names.items()):
+        points = data["curves"][name]
+        shift = 0.09 * (style - 2)
+        plots.measured(a, np.array(points["k"]) + shift, points["value"], points["se"], style=style, name=told, size=4)
+        if name in data["to center"]:
+            off = data["to center"][name]
+            plots.measured(d, np.array(off["k"]) + shift, off["value"], off["se"], style=style, name=told, size=4)
+    plots.label(a, "(a) coverage; 99 % over prompts and members", "tries K", "success, share of prompts")
+    plots.level(d, 0.0)
+    plots.label(d, "(d) against the center; 99 % over prompts and members", "tries K", "success − P_center(K)")
+    gap = data["gap"]
+    plots.measured(b, gap["k"], gap["value"], gap["prompts_se"], name="measured, all tries")
+    known = gap["k"][: len(gap["predicted"])]
+    if known:
+        plots.predicted(b, known, gap["predicted"], style=1, name="L2.4 from p̄ and JSᵛ of other tries")
+        half = plots.Z * np.array(gap["predicted_se"])
+        ends = np.array(gap["predicted"]) - half, np.array(gap["predicted"]) + half
+        plots.band(b, known, *ends, name="its 99 % interval")
+    plots.level(b, 0.0)
+    plots.label(b, "(b) advantage over the mixture; 99 % over prompts", "tries K", "P_pop(K) − P_mix(K)")
+    diversity = data["diversity"]
+    plots.measured(c, diversity["js"], diversity["projected"], name="one prompt, JSᵛ estimated without bias")
+    top = max([1e-6, *diversity["js"], *diversity["projected"]])
+    plots.predicted(c, [0.0, top], [0.0, top], style=1, name="JSᵛ = JS, the largest possible")
+    plots.level(c, 0.0)
+    plots.label(c, "(c) the part of diversity that reaches the verifier", "JS (nats)", "JSᵛ (nats)")
+    for ax in (a, b, c, d):
+        plots.legend(ax)
+    return fig
