@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from esth import plots
 from esth.check import Bracket, Check, Verdict, Z, judge_bracket, number
 from esth.errors import InputError
-from esth.estimators.gradient_variance import scaled_variances
+from esth.estimators.gradient_variance import estimate_variances
 from esth.estimators.intervals import Estimate
 from esth.estimators.pair_covariance import (
     PairCovariance,
@@ -46,6 +46,7 @@ from llm.samples import Arrays, Progress, Samples, sized
 
 TITLE = "T5 · Two-point estimation"
 
+ESTIMATES = ("one-point", "two-point")
 TWIN_SAMPLES = 2  # responses that pairs draw with shared numbers: one for the prediction, one for the measurement
 COORDINATES = 1024  # of the directions: their number adds √(2/1024) = 4 % to an estimate's square
 GROUPS = 6  # pairs of which two estimates can be made when one pair is left out
@@ -57,6 +58,7 @@ RESOLVED = 0.25
 
 Float = NDArray[np.float64]
 Lengths = NDArray[np.int64]
+Kept = NDArray[np.intp]
 Data = dict[str, Any]
 
 
@@ -151,9 +153,7 @@ def variances(kind: str, y: Float, epsilon: Float, sigma: float) -> tuple[list[C
     data: Data = {
         "n": n,
         "single": {name: _columns(e) for name, e in covariance._asdict().items()},
-        "batch": {
-            name: _columns(Estimate(*(v[i] for v in batch))) for i, name in enumerate(("one-point", "two-point"))
-        },
+        "batch": {name: _columns(Estimate(*(v[i] for v in batch))) for i, name in enumerate(ESTIMATES)},
     }
     first, second, columns = _halves(y)
     informed = min(_varied(first), _varied(second))
@@ -165,32 +165,28 @@ def variances(kind: str, y: Float, epsilon: Float, sigma: float) -> tuple[list[C
         return [Check("T5", what, Verdict.VACUOUS, value, detail=detail)], data
     noise = epsilon[columns]
 
-    def statistic(rows: NDArray[np.intp], pairs: NDArray[np.intp]) -> Float:
-        """Measured and predicted, of either estimate, and what their difference and the two differ by."""
-        measured = np.mean(scaled_variances(second[np.ix_(rows, pairs)], noise[pairs], pairs % 2), axis=1)
-        predicted = np.mean(unlike(first[np.ix_(rows, pairs)]), axis=1)
+    def statistic(rows: Kept, pairs: Kept) -> Float:
+        """Measured (one-point, two-point), predicted (the same), their differences, and one-point less two-point."""
+        table = np.ix_(rows, pairs)
+        measured = np.mean(estimate_variances(second[table], noise[pairs], sigma, n, pairs % 2), axis=1)
+        unpaired, paired = np.mean(unlike(first[table]), axis=1)
+        # The mean baseline costs one of the N evaluations.
+        predicted = np.array([lemma.predict(unpaired, 0.0, sigma, n - 1), lemma.predict(paired, 0.0, sigma, n)])
         return np.array([*measured, *predicted, *(measured - predicted), -np.diff(measured)[0], -np.diff(predicted)[0]])
 
-    # In units of V; the estimates' variances are these over σ²N (with a mean baseline N − 1).
-    value, se = two_way_jackknife(statistic, x, first.shape[1])
+    result = two_way_jackknife(statistic, x, len(columns))
+    estimates = [Estimate(*pair) for pair in np.transpose(result).tolist()]
     checks = []
-    for i, name in enumerate(("one-point", "two-point")):
-        scale = float(lemma.predict(1.0, 0.0, sigma, n - (name == "one-point")))
-        data[name] = {
-            "measured": scale * value[i], "measured_se": scale * se[i],
-            "predicted": scale * value[2 + i], "predicted_se": scale * se[2 + i],
-        }  # fmt: skip
-        c = covariance.across if name == "one-point" else covariance.within
-        detail = (
-            f"± of the difference, paired by prompt; V = {_told(covariance.variance)}, "
-            f"{'C′' if name == 'one-point' else 'C'} = {_told(c)} a response"
-        )
+    for name, measured, predicted, deviation in zip(ESTIMATES, *(estimates[i : i + 2] for i in (0, 2, 4)), strict=True):
+        mine = f"C′ = {_told(covariance.across)}" if name == "one-point" else f"C = {_told(covariance.within)}"
         check = lemma.check(
-            scale * value[i], scale * value[2 + i], what=f"variance of a coordinate, N={n}: {name}, {kind}",
-            measured_se=scale * se[4 + i], tolerance=RESOLVED, detail=detail,
+            measured.value, predicted.value, what=f"variance of a coordinate, N={n}: {name}, {kind}",
+            measured_se=deviation.se, tolerance=RESOLVED,
+            detail=f"± of the deviation, paired by prompt; V = {_told(covariance.variance)}, {mine} a response",
         )  # fmt: skip
         checks.append(sized(check, x))
-    return [*checks, sized(_winner(kind, value[6:], se[6:], covariance), x)], data
+        data[name] = {"measured": _columns(measured), "predicted": _columns(predicted)}
+    return [*checks, sized(_winner(kind, estimates[6], estimates[7], covariance), x)], data
 
 
 def _halves(y: Float) -> tuple[Float, Float, NDArray[np.intp]]:
@@ -211,16 +207,15 @@ def _varied(f: Float) -> int:
     return int(np.count_nonzero(np.ptp(f.reshape(len(f), -1), axis=1)))
 
 
-def _winner(kind: str, value: Float, se: Float, covariance: PairCovariance) -> Check:
+def _winner(kind: str, measured: Estimate, predicted: Estimate, covariance: PairCovariance) -> Check:
     """Which estimate has the smaller variance: the sign of C − C′ from one half, the variances from the other."""
-    measured, predicted = (Estimate(v, e) for v, e in zip(value, se, strict=True))
-    which = "two-point" if predicted.value > 0 else "one-point"
-    bracket = Bracket(0.0, math.inf) if predicted.value > 0 else Bracket(-math.inf, 0.0)
+    two_point = predicted.value > 0
     clear = abs(predicted.value) > Z * predicted.se
     judged = measured if clear else predicted
-    told = f"C − C′ = {_told(covariance.wins)} a response: {which} predicted to win"
-    detail = told if clear else f"{told}, but its sign is not clear: it is what is judged here"
-    what = f"one-point − two-point variance, × σ²N: {kind}"
+    detail = f"C − C′ = {_told(covariance.wins)} a response: {ESTIMATES[int(two_point)]} predicted to win"
+    detail += "" if clear else ", but that sign is not clear, and is what is judged here"
+    bracket = Bracket(0.0, math.inf) if two_point else Bracket(-math.inf, 0.0)
+    what = f"one-point − two-point variance: {kind}"
     return judge_bracket("T5", what, float(judged.value), bracket, measured_se=float(judged.se), detail=detail)
 
 
@@ -370,11 +365,11 @@ def figure(title: str, data: Data) -> Any:
     for ax in (a, b, c):
         plots.ticks(ax, data["lengths"])
     shown = [kind for kind, found in data["kinds"].items() if "one-point" in found]
-    for style, name in enumerate(("one-point", "two-point")):
+    for style, name in enumerate(ESTIMATES):
         points = [data["kinds"][kind][name] for kind in shown]
         left = np.arange(len(shown)) + 0.24 * style - 0.18
         for source, shift in (("measured", 0.0), ("predicted", 0.1)):
-            values, errors = ([p[key] for p in points] for key in (source, f"{source}_se"))
+            values, errors = ([p[source][key] for p in points] for key in ("value", "se"))
             marker = 2 * style + (source == "predicted")
             plots.measured(d, left + shift, values, errors, style=marker, name=f"{name}, {source}")
     d.set_xticks(np.arange(len(shown)), labels=shown)

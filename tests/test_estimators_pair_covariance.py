@@ -8,7 +8,7 @@ import pytest
 
 from esth.errors import InputError
 from esth.estimators import pair_covariance as pc
-from esth.estimators.gradient_variance import scaled_variances
+from esth.estimators.gradient_variance import estimate_variances
 
 # Success of three kinds of prompt at +ε and −ε of two kinds of direction; rows are equally likely.
 TABLE = np.array([[[0.1, 0.4], [0.5, 0.2]], [[0.9, 0.3], [0.6, 0.6]], [[0.0, 0.7], [1.0, 0.8]]])
@@ -136,9 +136,10 @@ def test_a_single_row_is_fixed():
     assert found.se == pytest.approx(h.std(ddof=1) / math.sqrt(6))
 
 
-def test_estimates_vary_as_t5_says():
-    """The measured variances of both estimates against V − C′ and V − C of a quadratic objective."""
-    rng, d, k = np.random.default_rng(4), 4000, 6
+@pytest.mark.parametrize("groups", [(3, 3), (2, 4)])
+def test_estimates_vary_as_t5_says(groups):
+    """The measured variances of both estimates against V − C′ and V − C of a quadratic objective, any group sizes."""
+    rng, d, k, sigma, n = np.random.default_rng(4), 4000, 6, 0.2, 10
     gradient, one, two = np.zeros(d), [], []
     gradient[:3] = [0.6, -0.3, 0.2]
     for _ in range(300):
@@ -146,11 +147,12 @@ def test_estimates_vary_as_t5_says():
         along = epsilon @ gradient
         shared = 0.5 * rng.standard_normal((k, 1))
         f = np.stack([along + along**2, -along + along**2], axis=1) + shared + 0.3 * rng.standard_normal((k, 2))
-        a, b = scaled_variances(f[None], epsilon[:, 10:], np.arange(k) < 2)
+        a, b = estimate_variances(f[None], epsilon[:, 10:], sigma, n, np.arange(k) >= groups[0])
         one.append(a[0]), two.append(b[0])
     linear = float(gradient @ gradient)
     even = 2 * linear**2 + 0.25  # Var (g·ε)² and what a pair shares
-    for found, expected in ((one, linear + even + 0.09), (two, 2 * linear + 0.09)):
+    v, c = linear + even + 0.09, even - linear
+    for found, expected in ((one, v / (sigma**2 * (n - 1))), (two, (v - c) / (sigma**2 * n))):
         error = np.std(found, ddof=1) / math.sqrt(len(found))
         assert error < 0.06 * expected and abs(np.mean(found) - expected) < 4 * error
 
@@ -163,7 +165,7 @@ def test_estimates_vary_as_t5_says():
         (pc.pair_covariance, (3, 3, 3, 1)),
         (pc.parity_variances, (3, 2, 2)),
         (pc.noise_covariance, (3, 3, 2, 1)),
-        (lambda y: scaled_variances(y, np.ones((3, 5)), [0, 0, 1]), (2, 3, 2)),
+        (lambda y: estimate_variances(y, np.ones((3, 5)), 1.0, 6, [0, 0, 1]), (2, 3, 2)),
         (lambda y: pc.correlation_slope(y, [3, 3]), (2, 3, 3, 2, 2)),
     ],
 )

@@ -19,16 +19,20 @@ from esth.lemmas.two_point import one_point_estimate, two_point_estimate
 Group = NDArray[np.intp]
 
 
-def scaled_variances(f: ArrayLike, epsilon: ArrayLike, second: ArrayLike) -> tuple[Float, Float]:
-    """σ²(N−1)·Var of the one-point and σ²N·Var of the two-point estimate of a coordinate: -> [X], [X].
+def estimate_variances(
+    f: ArrayLike, epsilon: ArrayLike, sigma: float, n: int, second: ArrayLike
+) -> tuple[Float, Float]:
+    """Variance of a coordinate of the one-point and of the two-point estimate from n members: -> [X], [X].
 
-    T5 says they are V − C′ and V − C (`esth.estimators.pair_covariance.unlike`). The one-point estimate is made of
-    members of different pairs, once of those at +ε and once of those at −ε.
+    The one-point estimate is made of members of different pairs, once of those at +ε and once of those at −ε. A group's
+    variance is brought to n members: the two-point one falls as 1/N, with a mean baseline as 1/(N−1).
 
     Args:
         f: [X, K, 2] evaluations.
         epsilon: [K, d] coordinates of the directions.
-        second: [K] whether a pair belongs to the second group. Groups may differ in size: the scale takes it out.
+        sigma: of the population.
+        n: members of the estimate that is asked about.
+        second: [K] whether a pair belongs to the second group.
 
     Raises:
         InputError: a group of fewer than 2 pairs (a mean baseline needs two members).
@@ -42,15 +46,15 @@ def scaled_variances(f: ArrayLike, epsilon: ArrayLike, second: ArrayLike) -> tup
     def two_point(group: Group) -> Float:
         members = 2 * len(group)
         fitness, directions = values[:, group].reshape(-1, members), signed[group].reshape(members, -1)
-        return np.asarray(math.sqrt(members) * two_point_estimate(fitness, directions, 1.0))
+        return np.asarray(math.sqrt(members / n) * two_point_estimate(fitness, directions, sigma))
 
     def one_point(group: Group, sign: int) -> Float:
-        estimate = one_point_estimate(values[:, group, sign], signed[group, sign], 1.0)
-        return np.asarray(math.sqrt(len(group) - 1) * estimate)
+        estimate = one_point_estimate(values[:, group, sign], signed[group, sign], sigma)
+        return np.asarray(math.sqrt((len(group) - 1) / (n - 1)) * estimate)
 
     def variance(estimate: Callable[[Group], Float]) -> Float:
-        first, second = (estimate(group) for group in groups)
-        return np.asarray(0.5 * np.mean((first - second) ** 2, axis=-1))
+        first, last = (estimate(group) for group in groups)
+        return np.asarray(0.5 * np.mean((first - last) ** 2, axis=-1))
 
     plus, minus = (variance(partial(one_point, sign=sign)) for sign in (0, 1))
     return 0.5 * (plus + minus), variance(two_point)
