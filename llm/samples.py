@@ -161,7 +161,7 @@ class Samples(AbstractContextManager["Samples"]):
 
     def iid(self) -> PopulationSample:
         """The population that most studies share: i.i.d. members, [prompts, members, samples] verified responses."""
-        return self.population("population", self.settings.population(), self.task)
+        return self.population("population", self.settings.population(), lambda: self.task)
 
     def antithetic(self) -> PopulationSample:
         """Antithetic pairs on the same prompts, of other directions than `iid`: each member is also a fresh one."""
@@ -169,18 +169,27 @@ class Samples(AbstractContextManager["Samples"]):
         config = s.population(
             family="antithetic", members=2 * s.pairs, samples=s.pair_samples, scored=0, seed=s.seed + 1
         )
-        return self.population("pairs", config, self.task)
+        return self.population("pairs", config, lambda: self.task)
 
     def population(
-        self, name: str, config: DiversityConfig, task: Task, directions: Sequence[Direction] | None = None
+        self,
+        name: str,
+        config: DiversityConfig,
+        task: Callable[[], Task],
+        directions: Sequence[Direction] | None = None,
     ) -> PopulationSample:
-        """The sample `name`, of `config` on the problems of `task`, of the members `directions` where given."""
+        """The sample `name`, of `config` on the problems of `task`, of the members `directions` where given.
+
+        `task` is called only to make the sample: who reads it again needs no data files.
+        """
         place = self.folder / name
         if self.model is None:
             if not place.is_dir():
                 raise InputError(f"{self.folder} has no sample {name!r}: give --model to make it")
             return PopulationSample.load(place)
-        return sample_into(place, self.workers, task, config, self._titled(name), directions)
+        return sample_into(
+            place, self.workers, task() if callable(task) else task, config, self._titled(name), directions
+        )
 
     def arrays(self, name: str, make: Callable[[Workers, Progress], Arrays]) -> Arrays:
         """Named arrays that `make` computes with a model."""
