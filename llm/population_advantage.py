@@ -52,6 +52,9 @@ EXACT = 0.05
 SHIFT = 0.25
 """Relative, for a difference to the center, which is itself small."""
 
+MOST = 32
+"""Largest K; the cost of a mixture grows as its square."""
+
 PARTITIONS = 64
 """Random partitions of the tries that are averaged."""
 
@@ -91,15 +94,15 @@ def study(samples: Samples) -> tuple[list[Check], Data]:
     rng = np.random.default_rng(samples.settings.seed)
     checks, gaps = realised(tries, rng)
     more, diversity = projected(tries, iid, rng)
-    last, curves = fresh(tries, rng)
-    return [*checks, *more, *last], {"gap": gaps, "diversity": diversity, **curves}
+    last, coverage = fresh(tries, rng)
+    return [*checks, *more, *last], {"gap": gaps, "diversity": diversity, **coverage}
 
 
 def realised(tries: Tries, rng: np.random.Generator) -> tuple[list[Check], Data]:
     """L2.1–L2.4, L2.6, L2.7: this population against its own mixture; intervals over prompts."""
     counts, n, m, x = tries.iid.sum(-1), tries.n, tries.m, tries.prompts
     checks = [_bracket(counts / m), _margin(tries)]
-    sizes = [k for k in range(2, n + 1) if k <= m]
+    sizes = list(range(2, min(n, m, MOST) + 1))
     measured = np.stack([advantage.gap(counts, m, k) for k in sizes], axis=-1)
     fixed = between_prompts(measured)
     members = [shared_members(lambda t, k=k: advantage.gap(t, m, k), counts, rng).variance for k in sizes]
@@ -194,81 +197,110 @@ def projected(tries: Tries, iid: PopulationSample, rng: np.random.Generator) -> 
     return [sized(check, tries.prompts)], data
 
 
+@dataclass
+class Curve:
+    """Success at K tries prompt by prompt, [X, len(k)], and what shared members add to the variance of its mean."""
+
+    k: list[int]
+    values: Floats
+    shared: Component
+
+    def at(self, k: int) -> tuple[Floats, Component]:
+        """Values [X] and component at K = k."""
+        index = self.k.index(k)
+        return self.values[:, index], Component(self.shared.variance[index], self.shared.degrees)
+
+    def columns(self, less: "Curve | None" = None) -> Data:
+        """Means with standard errors, of these members and of fresh ones; `less` a curve that has no members."""
+        k = [k for k in self.k if less is None or k in less.k]
+        index = [self.k.index(i) for i in k]
+        values = self.values[:, index] - (0.0 if less is None else less.values[:, [less.k.index(i) for i in k]])
+        shared = Component(self.shared.variance[index], self.shared.degrees)
+        return {"k": k} | _columns(values, between_prompts(values), shared)
+
+
+def curves(tries: Tries, rng: np.random.Generator) -> dict[str, Curve]:
+    """The five coverages of the module's docstring, at every K that can be estimated."""
+    counts, m, most = tries.iid.sum(-1), tries.m, min(tries.n, MOST)
+    of_pairs, m_pairs = tries.pairs.sum(-1), tries.pairs.shape[-1]
+    solved = 1.0 - advantage.pair_failures(of_pairs, m_pairs)
+    pairs = _subsets(solved, min(most // 2, tries.n_pairs), rng)
+    mixed = list(range(1, min(most, m) + 1))
+    by_members = [shared_members(lambda t, k=k: advantage.mixture(t, m, k), counts, rng).variance for k in mixed]
+    draws = np.concatenate([tries.center, tries.center_pairs], axis=-1)
+    center = list(range(1, min(most, draws.shape[-1]) + 1))
+    return {
+        "population": _subsets(counts / m, most, rng),
+        "mixture": Curve(
+            mixed,
+            np.stack([advantage.mixture(counts, m, k) for k in mixed], axis=-1),
+            Component(np.array(by_members), tries.n - 1),
+        ),
+        "smoothed": _subsets(advantage.pair_means(of_pairs, m_pairs), min(most, tries.n_pairs), rng),
+        "pairs": Curve([2 * k for k in pairs.k], pairs.values, pairs.shared),
+        "center": Curve(
+            center,
+            np.stack([pass_at_k(draws.shape[-1], draws.sum(-1), k) for k in center], axis=-1),
+            Component(np.zeros(len(center)), 1),
+        ),
+    }
+
+
+def _subsets(rates: Floats, most: int, rng: np.random.Generator) -> Curve:
+    """Success of K = 1 … most distinct members, or pairs."""
+    shared = shared_members(lambda t: subset_success_curve(t, most)[..., 1:], rates, rng)
+    return Curve(list(range(1, most + 1)), np.asarray(subset_success_curve(rates, most)[..., 1:]), shared)
+
+
 def fresh(tries: Tries, rng: np.random.Generator) -> tuple[list[Check], Data]:
     """L2.8, and the curves over K: members are the sampled unit, intervals over prompts and members."""
-    counts, n, m, x = tries.iid.sum(-1), tries.n, tries.m, tries.prompts
-    pair_counts, tries_pair = tries.pairs.sum(-1), tries.pairs.shape[-1]
-    means = advantage.pair_means(pair_counts, tries_pair)
-    solved = 1.0 - advantage.pair_failures(pair_counts, tries_pair)
-    draws = np.concatenate([tries.center, tries.center_pairs], axis=-1)
-    most = min(n, tries.n_pairs)
-
-    pop, by_members = _subsets(counts / m, n, rng)
-    smoothed, by_fresh = _subsets(means, most, rng)
-    paired, by_pairs = _subsets(solved, min(n // 2, tries.n_pairs), rng)
-    sizes = [k for k in range(1, n + 1) if k <= draws.shape[-1]]
-    center = np.stack([pass_at_k(draws.shape[-1], draws.sum(-1), k) for k in sizes], axis=-1)
-    mixed = np.stack([advantage.mixture(counts, m, k) for k in range(1, min(n, m) + 1)], axis=-1)
-    by_mixed = [
-        shared_members(lambda t, k=k: advantage.mixture(t, m, k), counts, rng).variance
-        for k in range(1, mixed.shape[-1] + 1)
-    ]
-    none = Component(np.zeros(len(sizes)), 1)
-    even = list(range(2, 2 * paired.shape[-1] + 1, 2))
-    curves = {
-        "population": (list(range(1, n + 1)), pop, by_members),
-        "mixture": (list(range(1, mixed.shape[-1] + 1)), mixed, Component(np.array(by_mixed), n - 1)),
-        "smoothed": (list(range(1, most + 1)), smoothed, by_fresh),
-        "pairs": (even, paired, by_pairs),
-        "center": (sizes, center, none),
+    all_curves = curves(tries, rng)
+    center = all_curves["center"]
+    data = {
+        "curves": {name: curve.columns() for name, curve in all_curves.items()},
+        "to center": {name: curve.columns(center) for name, curve in all_curves.items() if name != "center"},
     }
-    data: Data = {"curves": {}, "to center": {}}
-    for name, (k, values, shared) in curves.items():
-        data["curves"][name] = {"k": k} | _columns(values, between_prompts(values), shared)
-        known = [i for i, size in enumerate(k) if size in sizes]
-        if name != "center" and known:
-            off = values[:, known] - center[:, [sizes.index(k[i]) for i in known]]
-            part = Component(shared.variance[known], shared.degrees)
-            data["to center"][name] = {"k": [k[i] for i in known]} | _columns(off, between_prompts(off), part)
-
-    unit = f"prompts, with fresh members every {x},"
-    checks = []
-    for k in sorted({2, most}):
-        difference = pop[:, k - 1] - smoothed[:, k - 1]
-        se = standard_error(between_prompts(difference), _at(by_members, k - 1), _at(by_fresh, k - 1))
-        what = f"P_pop({k}) of i.i.d. members, against {k} draws of the smoothed policy"
-        detail = "predicted from fresh members; over prompts and members"
-        check = equal("L2.8", what, float(pop[:, k - 1].mean()), float(smoothed[:, k - 1].mean()), se, EXACT, detail)
-        checks.append(sized(check, x, unit))
-    for k in sorted({1, min(most, m, tries_pair)}):
-        own = pop[:, k - 1] - pass_at_k(m, tries.center.sum(-1), k)
-        other = smoothed[:, k - 1] - pass_at_k(tries_pair, tries.center_pairs.sum(-1), k)
-        se = standard_error(between_prompts(own - other), _at(by_members, k - 1), _at(by_fresh, k - 1))
-        alone = standard_error(between_prompts(own), _at(by_members, k - 1))
-        name = f"P_pop({k}) − P_center({k}), i.i.d. members against the center"
-        if k == 1:
-            name = "p_σ − p, smoothed policy against the center"
-        detail = (
-            "predicted from fresh members and other draws of the center; over prompts and members; "
-            f"itself {own.mean():.2g} ± {alone:.1g}"
-        )
-        check = equal("L2.8", name, float(own.mean()), float(other.mean()), se, SHIFT, detail)
-        checks.append(sized(check, x, unit))
-    checks.append(_pairs(tries, counts / m, pop[:, 1], _at(by_members, 1), rng, unit))
-    return checks, data
+    most = all_curves["smoothed"].k[-1]
+    checks = [_smoothed(tries, all_curves, k) for k in sorted({2, most})]
+    least = min(most, tries.m, tries.pairs.shape[-1])
+    checks += [_to_center(tries, all_curves, k) for k in sorted({1, least})]
+    return [*checks, _pairs(tries, *all_curves["population"].at(2), rng)], data
 
 
-def _subsets(rates: Floats, most: int, rng: np.random.Generator) -> tuple[Floats, Component]:
-    """[X, most] success of K = 1 … most distinct members (or pairs), and what shared members add to its variance."""
-    shared = shared_members(lambda t: subset_success_curve(t, most)[..., 1:], rates, rng)
-    return np.asarray(subset_success_curve(rates, most)[..., 1:]), shared
+def _smoothed(tries: Tries, found: dict[str, Curve], k: int) -> Check:
+    """L2.8: K i.i.d. members against K draws of the smoothed policy, exactly equal on average at any σ."""
+    measured, by_members = found["population"].at(k)
+    predicted, by_fresh = found["smoothed"].at(k)
+    se = standard_error(between_prompts(measured - predicted), by_members, by_fresh)
+    what = f"P_pop({k}) of i.i.d. members, against {k} draws of the smoothed policy"
+    detail = "predicted from fresh members; over prompts and members"
+    check = equal("L2.8", what, float(measured.mean()), float(predicted.mean()), se, EXACT, detail)
+    return sized(check, tries.prompts, _unit(tries))
 
 
-def _at(part: Component, index: int) -> Component:
-    return Component(part.variance[index], part.degrees)
+def _to_center(tries: Tries, found: dict[str, Curve], k: int) -> Check:
+    """L2.8: the smoothed policy, hence an i.i.d. population, against K draws of the center, ahead or behind."""
+    (population, by_members), (smoothed, by_fresh) = found["population"].at(k), found["smoothed"].at(k)
+    measured = population - pass_at_k(tries.m, tries.center.sum(-1), k)
+    predicted = smoothed - pass_at_k(tries.pairs.shape[-1], tries.center_pairs.sum(-1), k)
+    se = standard_error(between_prompts(measured - predicted), by_members, by_fresh)
+    alone = float(standard_error(between_prompts(measured), by_members))
+    what = f"P_pop({k}) − P_center({k}), i.i.d. members against the center"
+    if k == 1:
+        what = "p_σ − p, smoothed policy against the center"
+    detail = (
+        "predicted from fresh members and other draws of the center; over prompts and members; "
+        f"itself {measured.mean():.2g} ± {alone:.1g}"
+    )
+    check = equal("L2.8", what, float(measured.mean()), float(predicted.mean()), se, SHIFT, detail)
+    return sized(check, tries.prompts, _unit(tries))
 
 
-def _pairs(tries: Tries, rates: Floats, two: Floats, by_members: Component, rng: Any, unit: str) -> Check:
+def _unit(tries: Tries) -> str:
+    return f"prompts, with fresh members every {tries.prompts},"
+
+
+def _pairs(tries: Tries, two: Floats, by_members: Component, rng: np.random.Generator) -> Check:
     """L2.8 of a pair: half of the pairs against two smoothed draws less the covariance of the other half."""
     what = "P_pop(2) of an antithetic pair, against 2 smoothed draws − Cov(p(ε), p(−ε))"
     if tries.n_pairs < 4:
@@ -293,7 +325,7 @@ def _pairs(tries: Tries, rates: Floats, two: Floats, by_members: Component, rng:
         "members; over prompts and members"
     )
     check = equal("L2.8", what, float(measured.mean()), float(predicted.mean()), se, EXACT, detail)
-    return sized(check, tries.prompts, unit)
+    return sized(check, tries.prompts, _unit(tries))
 
 
 def _columns(values: Floats, prompts: Component, shared: Component) -> Data:
@@ -323,6 +355,7 @@ def figure(title: str, data: Data) -> Any:
             off = data["to center"][name]
             plots.measured(d, np.array(off["k"]) + shift, off["value"], off["se"], style=style, name=told, size=4)
     plots.label(a, "(a) coverage; 99 % over prompts and members", "tries K", "success, share of prompts")
+    a.set_ylim(-0.02, 1.05)
     plots.level(d, 0.0)
     plots.label(d, "(d) against the center; 99 % over prompts and members", "tries K", "success − P_center(K)")
     gap = data["gap"]

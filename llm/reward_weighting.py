@@ -61,6 +61,9 @@ ATTENUATED = 0.25
 STEEP = 0.25
 """Relative, for pass@K: (K−1)/2 times the gain over the failure, at a gain of some hundredths."""
 
+MOST = 32
+"""Largest K of pass@K."""
+
 PARTITIONS = 64
 """Random partitions of the tries that are averaged."""
 
@@ -201,7 +204,7 @@ def _over_prompts(measured: Floats, predicted: Floats, effective: Floats) -> Gai
 
 def by_batch(r: Floats, rng: np.random.Generator, told: str) -> tuple[list[Check], Data]:
     """L3.5 with a fitness from the train prompts, gain on the held-out ones, and the gain of pass@K (L3.1)."""
-    x, _, m = r.shape
+    x, n, m = r.shape
     half = m // 2
     what = f"gain on held-out prompts, batch fitness: {told}"
     parts = [np.moveaxis(c, 0, 1) for c in partitions(r, (half, half), rng, PARTITIONS)]
@@ -223,7 +226,7 @@ def by_batch(r: Floats, rng: np.random.Generator, told: str) -> tuple[list[Check
     data: Data = {"betas": list(BETAS)}
     for name, kind in (("linear", linear), ("softmax", softmax), ("ranks", ranks)):
         data[name] = [vars(_held_out(kind(beta), learn, held)) for beta in BETAS]
-    k = half
+    k = min(half, n, MOST)
     if k >= 2:
         checks.append(_coverage(r, k, rng, told))
     return checks, data

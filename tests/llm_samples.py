@@ -88,3 +88,20 @@ def logistic_successes(rng, level, n, *, member=0.3, interaction=0.3, antithetic
     if antithetic:
         shift = np.stack([shift, -shift], axis=1).reshape(n, x)
     return 1 / (1 + np.exp(-(np.asarray(level) + shift + curvature * shift**2)))
+
+
+def verifiable(folder: Path, model: str, questions, *, temperature: float) -> Path:
+    """A task file whose answers are what the center of `model` says most often in one token: often right."""
+    from esth.models import load_checkpoint, load_engine
+    from esth.models.engine import Sampling
+
+    engine = load_engine(load_checkpoint(model))
+    encode, decode = engine.checkpoint.encode, engine.checkpoint.decode
+    said = engine.sample([encode(q) for q in questions], 40, Sampling(temperature, 1), 7)
+    lines = []
+    for question, row in zip(questions, said, strict=True):
+        texts = [t for t in (decode(r.tokens).strip() for r in row) if t]
+        lines.append(json.dumps({"question": question, "answer": max(sorted(set(texts)), key=texts.count)}))
+    path = folder / "prompts.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
