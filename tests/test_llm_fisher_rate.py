@@ -245,8 +245,13 @@ def test_a_law_that_agrees_is_not_violated(repeated):
 
 def test_enough_prompts_decide():
     many = replace(LAW, rate_prompts=800)
-    for text in ("JS/σ² of this population", "log-log slope", "tr F, nats: gradients"):
-        assert verdicts(5, text, many, rank=1e6) == {Verdict.HOLDS: 5}
+    rng = np.random.default_rng(5)
+    rows = ("JS/σ² of this", "E[JS]/σ² of fresh", "log-log slope", "tr F, nats: gradients", "JS of mlp", "tr F of mlp")
+    for _ in range(4):
+        checks, _ = study.study(Known(rng, many, rank=1e6))
+        assert {text: next(c for c in checks if text in c.what).verdict for text in rows} == dict.fromkeys(
+            rows, Verdict.HOLDS
+        )
 
 
 @pytest.mark.parametrize(
@@ -294,6 +299,15 @@ def test_without_gradients_or_groups():
     (row,) = [c for c in checks if "gradients" in c.what]
     assert row.verdict is Verdict.VACUOUS and "vllm" in row.detail
     assert "groups" not in data and "gradients, fresh members" not in data["predicted"]
+    assert study.figure("L1", data)
+
+
+def test_the_smallest_study_says_what_it_can():
+    smallest = replace(LAW, rate_prompts=2, rate_members=2, sigmas=2)
+    checks, data = study.study(Known(np.random.default_rng(4), smallest))
+    json.dumps([[c.to_dict() for c in checks], data], allow_nan=False)
+    said = {c.verdict for c in checks if c.statement == "L1.1"}
+    assert said <= {Verdict.UNDECIDED, Verdict.VACUOUS}, "two prompts decide nothing"
     assert study.figure("L1", data)
 
 
