@@ -4,13 +4,13 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from esth._threads import side_by_side
 from esth.divergence import log_softmax
 from esth.diversity.config import DiversityConfig
 from esth.diversity.journal import Journal
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from esth.models.engine import Engine, Response, Sampling
     from esth.models.workers import Workers
     from esth.tasks.task import Task
-
-T = TypeVar("T")
 
 ROUNDING_FLOOR = 1e-10
 """JS in nats a token below which float32 logits show their rounding, not a diversity."""
@@ -261,11 +259,11 @@ class Jobs:
         lengths = [len(r.tokens) for r in said.response]
         speaker = torch.repeat_interleave(torch.tensor(said.member), torch.tensor(lengths)).to(logits.device)
         pieces = self._pieces(logits)
-        token_scores = _side_by_side(lambda i: js.token_scores(logits[i], tokens[i]), pieces)
+        token_scores = side_by_side(lambda i: js.token_scores(logits[i], tokens[i]), pieces)
         by_response = torch.cat(token_scores).double().cpu().split(lengths)
         posterior = torch.cat([js.prefix_log_posterior(s, weights) for s in by_response])
         posterior = posterior.to(logits.dtype).to(logits.device)
-        terms = _side_by_side(lambda i: js.position_terms(logits[i], posterior[i], speaker[i]), pieces)
+        terms = side_by_side(lambda i: js.position_terms(logits[i], posterior[i], speaker[i]), pieces)
         columns = {"scores": torch.stack([s.sum(0) for s in by_response]).numpy()}
         for name in ("rb", "chain", "lower", "upper"):
             columns[name] = _sums([getattr(t, name) for t in terms], lengths)
@@ -285,7 +283,7 @@ class Jobs:
             rate = fisher_rate.predict_population(log_p, derivative, weights)
             return rate, categorical_variance(log_p[:, None, :], derivative) / self.config.sigma**2
 
-        rates, forms = zip(*_side_by_side(directional, self._pieces(logits)), strict=True)
+        rates, forms = zip(*side_by_side(directional, self._pieces(logits)), strict=True)
         lengths = [len(r.tokens) for r in said.response]
         return {"rate": _sums(list(rates), lengths), "forms": _sums(list(forms), lengths)}
 
@@ -308,22 +306,8 @@ class Jobs:
 
     def _pieces(self, logits: Any) -> list[slice]:
         """Positions whose distributions stay near the processor's cache while they are reduced."""
-        size = max(1, js.BLOCK // (4 * logits.shape[1] * logits.shape[2]))
+        size = max(1, js.BLOCK // (logits.shape[1] * logits.shape[2]))
         return [slice(i, i + size) for i in range(0, logits.shape[0], size)]
-
-
-def _side_by_side(work: Callable[[slice], T], pieces: list[slice]) -> list[T]:
-    """work(piece) of every piece, in their order, a thread a core and each operation in one thread.
-
-    The reductions are many short operations over a vocabulary. Shared out among threads one by one, each would end in
-    a barrier, at which a busy machine loses most of its time.
-    """
-    torch = require("torch", "llm")
-    threads = torch.get_num_threads()
-    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        results = list(pool.map(work, pieces))
-    torch.set_num_threads(threads)
-    return results
 
 
 def _sums(pieces: list[Any], lengths: list[int]) -> Floats:
