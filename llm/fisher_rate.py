@@ -307,17 +307,21 @@ def _bracket(sweep: Sweep) -> list[Check]:
         for row in rows:
             detail = row.detail
             if row.lower is not None:
-                sides = [n for n, t in zip(("below", "above"), _tightness(point), strict=True) if t.value >= INFORMS]
+                sides = [side for side, yes in zip(("below", "above"), _informs(point), strict=True) if yes]
                 detail += f"; informs from {' and '.join(sides)}" if sides else "; does not inform"
             checks.append(replace(row, what=f"{row.what}: σ = {point.sigma:.2g}", detail=detail))
     return sorted(checks, key=lambda c: c.lower is None)
 
 
 def _tightness(point: Point) -> tuple[Estimate, Estimate]:
-    """lower/JS and JS/upper, with the upper bound at most log N."""
-    ceiling = float(weight_entropy(point.sample.weights))
-    upper = point.upper if point.upper.mean() < ceiling else np.full_like(point.upper, ceiling)
-    return ratio(point.lower, point.js), ratio(point.js, upper)
+    """lower/JS and JS/upper."""
+    return ratio(point.lower, point.js), ratio(point.js, point.upper)
+
+
+def _informs(point: Point) -> tuple[bool, bool]:
+    """Whether the bounds below and above say something; above log N none does, however near JS is to it."""
+    below, above = (float(t.value) >= INFORMS for t in _tightness(point))
+    return below, above and float(point.upper.mean()) < float(weight_entropy(point.sample.weights))
 
 
 def _groups(samples: Samples, sweep: Sweep, gradients: list[Floats] | None) -> tuple[list[Check], Data]:
@@ -399,7 +403,7 @@ def _curve(sweep: Sweep) -> Data:
     ratios = [ratio(p.js, p.sigma**2 * sweep.rate) for p in points]
     tightness = [_tightness(p) for p in points]
     informs = {
-        side: _up_to([p.sigma for p in points], [float(t[i].value) >= INFORMS for t in tightness])
+        side: _up_to([p.sigma for p in points], [_informs(p)[i] for p in points])
         for i, side in enumerate(("below", "above"))
     }
     return {
@@ -457,7 +461,11 @@ def figure(title: str, data: Data) -> Any:
         plots.measured(
             c, sigma * 1.04 ** (2 * style - 1), data[side]["value"], data[side]["se"], style=style, name=name
         )
-    plots.level(c, INFORMS, name="informs above")
+    plots.level(c, INFORMS, name="a factor of two")
+    if data["informs"]["above"] is not None:
+        name = f"upper bound informs up to σ = {data['informs']['above']:.2g}"
+        plots.level(c, data["informs"]["above"], vertical=True, name=name)
+    c.set_ylim(0, 1.1)
     plots.label(c, "(c) tightness of the bracket", "σ", "tightness (1: tight)", log="x")
     if groups:
         _group_panel(axes[3], groups)

@@ -78,6 +78,7 @@ def exact(tiny_folder):
     return of
 
 
+@pytest.mark.slow
 def test_measured_js_and_its_prediction_agree_with_enumeration(run, exact):
     found = record(run)
     data = found["data"]
@@ -280,6 +281,14 @@ def test_range_and_informative_bounds():
     assert data["informs"]["above"] == pytest.approx(LAW.sweep()[3])
     assert data["informs"]["below"] == pytest.approx(LAW.sweep()[5])
     assert study.figure("L1", data) and study.figure("L1", {k: v for k, v in data.items() if k != "groups"})
+
+
+def test_a_bound_at_the_largest_possible_js_does_not_inform():
+    """JS is 1.18 of log 4 = 1.39 nats, and the bound 1.2 times that: near, and yet it excludes nothing."""
+    sigma, rng = 7.94e-3, np.random.default_rng(0)
+    law = Known(rng, replace(LAW, rate_prompts=400), trace=5e4, rank=1e6)
+    point = study.Point(sigma, law.population("rate-0", study._config(law.settings, 0, sigma), None))
+    assert study._tightness(point)[1].value > 0.7 and study._informs(point) == (True, False)
 
 
 def test_shares_are_those_of_the_law():
