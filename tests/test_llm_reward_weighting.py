@@ -103,16 +103,16 @@ def test_with_many_tries_the_batch_gains_are_the_exact_ones():
 def test_gains_of_noisy_fitness_are_unbiased_and_attenuated():
     """Drawn again and again: raw gain β·Var(p), z-scored gains as simulated from the successes, and the predictions."""
     rng = np.random.default_rng(1)
-    p = successes(rng, 60)
+    p = successes(rng, 180)
     found, simulated = [], []
-    for _ in range(30):
+    for _ in range(25):
         checks, _ = study.by_prompt(tries(rng, p, 8), rng, "synthetic")
         found.append([[c.measured, c.predicted] for c in checks])
         row = [float(np.var(p, axis=0).mean())]
         for a in (1, 2, 4):
             row.append(np.mean(price_gain(linear_tilt(rng.binomial(a, p.T, (20, *p.T.shape)) / a, 0.5), p.T)))
         simulated.append(row)
-    mean, se = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / 30**0.5
+    mean, se = np.mean(found, axis=0), np.std(found, axis=0, ddof=1) / 5
     exact = np.mean(simulated, axis=0)
     assert np.all(np.abs(mean[:, 0] - exact) < 4 * se[:, 0] + 0.01 * exact)
     assert abs(mean[0, 1] - exact[0]) < 4 * se[0, 1]
@@ -164,11 +164,13 @@ def test_gain_of_pass_at_k_is_unbiased():
     weights = softmax_tilt(zscore(learned(p.T).mean(0)), 0.5)
     held = held_out(p.T)
     exact = float(np.mean((1 - held.mean(-1)) ** 2 - (1 - held @ weights) ** 2))
-    checks = [study._coverage(tries(rng, p, 24), 2, rng, "synthetic") for _ in range(40)]
+    leading = float(np.mean(2 * (1 - held.mean(-1)) * (held @ weights - held.mean(-1))))
+    checks = [study._coverage(tries(rng, p, 48), 2, rng, "synthetic") for _ in range(40)]
     measured = np.array([[c.measured, c.predicted] for c in checks])
     error = 4 * measured.std(0) / 40**0.5
     assert abs(measured[:, 0].mean() - exact) < error[0] + 0.05 * exact
-    assert abs(measured[:, 1].mean() - exact) < error[1] + 0.15 * exact
+    assert abs(measured[:, 1].mean() - leading) < error[1] + 0.05 * leading
+    assert np.all(error < 0.15 * exact), "the test must be able to fail"
 
 
 def test_error_of_the_batch_gain_covers_new_prompts():
