@@ -21,17 +21,21 @@ from scipy import stats
 from esth import plots
 from esth.check import Check, Verdict, Z, judge_equal, judge_identity
 from esth.divergence import weight_entropy
+from esth.diversity import DiversityConfig
 from esth.diversity.report import effective_rank, per_prompt, report
+from esth.diversity.sampling import Jobs, Spoken
 from esth.errors import InputError
 from esth.estimators import fisher_trace, intervals
 from esth.estimators.intervals import Estimate
 from esth.estimators.linearised import log_slope, ratio
 from esth.lemmas import fisher_rate as lemma
-from esth.models.engine import Response
+from esth.models.engine import Engine, Response, Sampling
 from esth.models.groups import by_group
+from esth.models.workers import Workers
 from esth.noise import Direction, Restricted, hashed, population
 from esth.sample import Floats, PopulationSample
-from llm.samples import Samples, Settings, sized
+from esth.tasks.task import encode
+from llm.samples import Arrays, Progress, Samples, Settings, sized
 
 Data = dict[str, Any]
 
@@ -51,6 +55,9 @@ TRACE_TOLERANCE = 0.15
 
 GROUP_SIGNAL = 0.1
 """σ² tr F of the whole population at which the groups are perturbed: inside the range, and far above rounding."""
+
+DIRECTIONS = 16
+"""Directions of no member, along which the center's responses tell tr F and its effective rank by forward passes."""
 
 INFORMS = 0.5
 """A bound informs where it is tighter than a factor of two."""
@@ -131,7 +138,7 @@ def study(samples: Samples) -> tuple[list[Check], Data]:
         gradients = [_gradients(samples, k, point.sample) for k, point in enumerate(sweep.small)]
     data = _curve(sweep)
     checks = [sized(check, len(sweep.rate)) for check in (*_rate(sweep), *_slope(sweep), *_bracket(sweep))]
-    checks += _trace(sweep, gradients, s.engine)
+    checks += _trace(sweep, _directions(samples, len(sweep.small) - 1, sweep.small[-1]), gradients, s.engine)
     if gradients is not None:
         along = np.mean([g.sum(-1) for g in gradients], axis=0)
         data["predicted"]["gradients, fresh members"] = _fresh(float(along.mean()), sweep.weights)
@@ -144,7 +151,7 @@ def study(samples: Samples) -> tuple[list[Check], Data]:
 # Samples
 
 
-def _config(s: Settings, k: int, sigma: float) -> Any:
+def _config(s: Settings, k: int, sigma: float) -> DiversityConfig:
     """Responses at the k-th σ have streams of their own; members and prompts are the same at every σ."""
     return s.population(
         sigma=float(sigma), members=s.rate_members, prompts=s.rate_prompts, samples=RESPONSES, scored=RESPONSES,
@@ -160,46 +167,81 @@ def _population(
     directions: list[Direction] = list(members)
     if parameters is not None:
         directions = [Restricted(member, frozenset(parameters)) for member in members]
-    task = s.population(prompts=s.rate_prompts).load_task() if samples.model is not None else None
+    task = s.population(prompts=s.rate_prompts).load_task
     sample = samples.population(name, _config(s, k, sigma), task, directions)
     if not per_prompt(sample, sample.population.chain).value.mean() > 0:
         raise InputError(f"{name}: JS is 0 at sigma = {sigma:g}: these members do not differ")
     return sample
 
 
+@dataclass
+class Center:
+    """What the center said at the k-th σ, for a model to look at again."""
+
+    config: DiversityConfig
+    sampling: Sampling
+    prompts: list[list[int]]
+    said: Spoken
+
+    @classmethod
+    def of(cls, samples: Samples, workers: Workers, k: int, sample: PopulationSample) -> "Center":
+        s, center = samples.settings, sample.center
+        task = s.population(prompts=s.rate_prompts).load_task()
+        config = _config(s, k, sample.settings["sigma"])
+        responses = [Response(tuple(t), bool(cut)) for t, cut in zip(center.tokens, center.truncated, strict=True)]
+        said = Spoken(center.prompt.tolist(), center.member.tolist(), center.sample.tolist(), responses)
+        prompts = [encode(workers.checkpoint.tokenizer, problem) for problem in task.problems]
+        return cls(config, config.sampling(task.max_tokens), prompts, said)
+
+
 def _gradients(samples: Samples, k: int, sample: PopulationSample) -> Floats:
     """[X, P] mean over the center's responses of ‖∇ log π(y)‖², parameter by parameter."""
 
-    def make(workers: Any, progress: Any) -> dict[str, Any]:
+    def make(workers: Workers, progress: Progress) -> Arrays:
         from esth.models.gradients import squared_norms
-        from esth.tasks.task import encode
 
-        s, center = samples.settings, sample.center
-        task = s.population(prompts=s.rate_prompts).load_task()
-        prompts = [encode(workers.checkpoint.tokenizer, problem) for problem in task.problems]
-        said: list[list[Response]] = [[] for _ in prompts]
-        for x, tokens, cut in zip(center.prompt, center.tokens, center.truncated, strict=True):
-            said[x].append(Response(tuple(tokens), bool(cut)))
-        sampling = _config(s, k, sample.settings["sigma"]).sampling(task.max_tokens)
+        center = Center.of(samples, workers, k, sample)
 
-        def of_prompt(engine: Any, x: int) -> Floats:
+        def of_prompt(engine: Engine, x: int) -> Floats:
             engine.restore()
-            return squared_norms(engine, [prompts[x]], [said[x]], sampling)
+            said = [r for r, y in zip(center.said.response, center.said.prompt, strict=True) if y == x]
+            return squared_norms(engine, [center.prompts[x]], [said], center.sampling)
 
         found: dict[int, Floats] = {}
-        for x, norms in workers.map(of_prompt, range(len(prompts))):
+        for x, norms in workers.map(of_prompt, range(len(center.prompts))):
             found[x] = norms
-            progress("gradients", len(found), len(prompts), sum(len(r.tokens) for r in said[x]))
-        return {"norms": np.stack([found[x] for x in range(len(prompts))])}
+            progress("gradients", len(found), len(center.prompts), 0)
+        return {"norms": np.stack([found[x] for x in range(len(center.prompts))])}
 
     return np.asarray(samples.arrays(f"rate-gradients-{k}", make)["norms"], dtype=np.float64).mean(1)
+
+
+def _directions(samples: Samples, k: int, point: Point) -> Floats:
+    """[X, DIRECTIONS] εᵀFε along fresh directions, from the center's responses at the k-th σ."""
+
+    def make(workers: Workers, progress: Progress) -> Arrays:
+        center = Center.of(samples, workers, k, point.sample)
+        directions = population(hashed("directions", samples.settings.seed, bits=32), DIRECTIONS)
+
+        def along(engine: Engine, d: int) -> Floats:
+            config = replace(center.config, members=1)
+            jobs = Jobs(center.prompts, [directions[d]], config, center.sampling)
+            return np.asarray(jobs.center_block(engine, center.said)["forms"])
+
+        found: dict[int, Floats] = {}
+        for d, forms in workers.map(along, range(DIRECTIONS)):
+            found[d] = forms
+            progress("directions", len(found), DIRECTIONS, 0)
+        return {"forms": np.concatenate([found[d] for d in range(DIRECTIONS)], axis=1)}
+
+    return point.sample.center_grid(samples.arrays(f"rate-directions-{k}", make)["forms"]).mean(1)
 
 
 def _parameters(samples: Samples) -> dict[str, int]:
     """Names and sizes of what is perturbed, in the order of the gradients' columns."""
 
-    def make(workers: Any, progress: Any) -> dict[str, Any]:
-        def look(engine: Any, _: int) -> dict[str, Any]:
+    def make(workers: Workers, progress: Progress) -> Arrays:
+        def look(engine: Engine, _: int) -> dict[str, Any]:
             held = getattr(engine, "parameters", None) or engine.checkpoint.tensors
             return {"names": np.array(list(held)), "sizes": np.array([math.prod(p.shape) for p in held.values()])}
 
@@ -248,19 +290,19 @@ def _slope(sweep: Sweep) -> list[Check]:
     return [judge_equal("L1.1", what, float(slope.value), 2.0, measured_se=se, tolerance=SLOPE_TOLERANCE)]
 
 
-def _trace(sweep: Sweep, gradients: list[Floats] | None, engine: str) -> list[Check]:
+def _trace(sweep: Sweep, forms: Floats, gradients: list[Floats] | None, engine: str) -> list[Check]:
     """tr F in two forms on the same responses of the center, and JS of fresh members from the gradients' form."""
     what = "tr F, nats: gradients against directions"
     if gradients is None:
-        value, se = fisher_trace.from_directions(sweep.forms)
+        value, se = fisher_trace.from_directions(forms)
         detail = f"the {engine} engine has no gradients: the directional form alone"
         return [Check("L1.4", what, Verdict.VACUOUS, float(value), float(se), detail=detail)]
     norms = np.mean([g.sum(-1) for g in gradients], axis=0)
     trace = float(norms.mean())
-    checks = [_against_directions(what, norms[:, None], sweep.forms, f"{len(gradients)} σ")]
+    checks = [_against_directions(what, gradients[-1].sum(-1)[:, None], forms, "fresh directions")]
     n = len(sweep.weights)
     predicted = np.asarray(_fresh(norms, sweep.weights))
-    rank = effective_rank(sweep.forms.mean(0))
+    rank = effective_rank(forms.mean(0))
     spread = math.sqrt(2.0 / ((n - 1) * rank))
     paired = _error(sweep.js_over_square - predicted)
     top = sweep.small[-1].sigma
@@ -270,7 +312,7 @@ def _trace(sweep: Sweep, gradients: list[Floats] | None, engine: str) -> list[Ch
         js_se=math.hypot(paired, between), signal=top**2 * trace,
         what=f"E[JS]/σ² of fresh members, nats: σ up to {top:.2g}",
         detail=f"(1 − 1/N)/2 · tr F by gradients; error {paired:.2g} over prompts, and a spread of {spread:.1%} "
-        f"between populations (L1.2, r_eff ≈ {rank:.2g} from {n} directions)",
+        f"between populations (L1.2, r_eff ≈ {rank:.2g} from {DIRECTIONS} directions)",
     )  # fmt: skip
     return [*checks, _sized(fresh, (paired, len(norms), "prompts"), (between, n, "members"))]
 

@@ -85,8 +85,8 @@ class Settings:
     sigma_low: float = 5e-5
     sigma_high: float = 1e-2
     sigmas: int = 6
-    rate_members: int = 3
-    rate_prompts: int = 32
+    rate_members: int = 4
+    rate_prompts: int = 16
     groups: bool = True
     betas: tuple[float, ...] = (0.5, 1.0, 2.0)
     updated_samples: int = 24

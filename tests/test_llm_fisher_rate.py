@@ -162,6 +162,7 @@ class Known:
         self.exponent = exponent
         self.difficulty = rng.gamma(16, 1 / 16, settings.rate_prompts)
         self.along = 1 + math.sqrt(2 / rank) * rng.standard_normal(settings.rate_members)  # εᵢᵀFεᵢ/tr F
+        self.fresh = 1 + math.sqrt(2 / rank) * rng.standard_normal(study.DIRECTIONS)
         self.spoken = {}
 
     def columns(self, members, samples):
@@ -196,6 +197,9 @@ class Known:
         if name == "rate-parameters":
             return {"names": np.array(["model.embed_tokens.weight", "mlp.up_proj.weight"]), "sizes": np.array([30, 70])}
         size = self.spoken[int(name.split("-")[2])]
+        if name.startswith("rate-directions"):
+            forms = (self.trace * self.difficulty[:, None] * size)[..., None] * self.fresh
+            return {"forms": forms.reshape(-1, study.DIRECTIONS)}
         own = self.rng.gamma(4, 1 / 4, size.shape)
         norms = self.wrong_gradients * self.trace * self.difficulty[:, None] * size * own
         return {"norms": norms[..., None] * np.array([0.7, 0.3])}
