@@ -79,6 +79,7 @@ class Check:
         measured, measured_se: value and standard error (0: exact).
         predicted, predicted_se: the same for the prediction, if there is one.
         lower, upper: the guaranteed bracket, if there is one.
+        allowed: the deviation from `predicted` that the prediction may have, in units of `measured`.
         detectable: the deviation the error bars could have shown, in units of `measured`; 0 if exact.
         samples_factor: times as many samples as were used that would decide it, if undecided.
         detail: anything more, in words.
@@ -93,6 +94,7 @@ class Check:
     predicted_se: float = 0.0
     lower: float | None = None
     upper: float | None = None
+    allowed: float | None = None
     detectable: float = 0.0
     samples_factor: float | None = None
     detail: str = ""
@@ -155,7 +157,7 @@ def judge_equal(
     verdict, factor = _judge(allowed - deviation, se, UNDERFLOW)
     return Check(
         statement, what, verdict, measured, float(measured_se), predicted, float(predicted_se),
-        detectable=Z * se, samples_factor=factor, detail=detail,
+        allowed=allowed, detectable=Z * se, samples_factor=factor, detail=detail,
     )  # fmt: skip
 
 

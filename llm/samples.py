@@ -236,12 +236,23 @@ class Samples(AbstractContextManager["Samples"]):
 
 
 def sized(check: Check, n: int, unit: str = "prompts") -> Check:
-    """The check with the number of `unit` that would decide it in its detail; it was judged from `n` of them."""
+    """The check with the number of `unit` that would decide it in its detail; it was judged from `n` of them.
+
+    One number takes the deviation as it stands, which is itself noisy; the other supposes the prediction exact.
+    """
     if check.verdict is not Verdict.UNDECIDED or check.samples_factor is None:
         return check
-    many = math.isfinite(check.samples_factor)
-    told = f"≈ {math.ceil(n * check.samples_factor):,} {unit}" if many else f"no number of {unit}"
-    return replace(check, detail="; ".join(filter(None, (check.detail, f"{told} would decide it"))))
+    told = f"{_count(n * check.samples_factor)} {unit} would decide it"
+    if check.allowed is not None:
+        exact = (check.detectable / check.allowed) ** 2 if check.allowed > 0 else math.inf
+        told += f", {_count(n * exact)} if the prediction is exact"
+    return replace(check, detail="; ".join(filter(None, (check.detail, told))))
+
+
+def _count(number: float) -> str:
+    if not math.isfinite(number):
+        return "no number of"
+    return f"≈ {math.ceil(number):,}" if number < 1e6 else "over a million"
 
 
 def train(values: NDArray[Any]) -> NDArray[Any]:

@@ -87,6 +87,13 @@ def test_undecided_checks_say_how_many_prompts_would_decide(settings):
     decided = judge_equal("L1.1", "JS", 1.0, 1.05, measured_se=0.1 * np.sqrt(10 / needed), tolerance=0.1)
     just_not = judge_equal("L1.1", "JS", 1.0, 1.05, measured_se=0.1 * np.sqrt(10 / (0.9 * needed)), tolerance=0.1)
     assert decided.verdict is Verdict.HOLDS and just_not.verdict is Verdict.UNDECIDED
+    exact = int(sized(undecided, 10).detail.split("≈ ")[2].split(" ")[0])
+    assert exact < needed
+    supposed = [
+        judge_equal("L1.1", "JS", 1.05, 1.05, measured_se=0.1 * np.sqrt(10 / n), tolerance=0.1)
+        for n in (exact, 0.9 * exact)
+    ]
+    assert [c.verdict for c in supposed] == [Verdict.HOLDS, Verdict.UNDECIDED]
     holds = judge_equal("L1.1", "JS", 1.0, 1.0, tolerance=0.1)
     assert sized(holds, 10) == holds
     never = judge_equal("L1.1", "JS", 0.0, 0.0, measured_se=0.1, tolerance=0.1)
