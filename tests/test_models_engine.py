@@ -123,13 +123,13 @@ def test_sixteen_bits_are_rounded_once(tiny_folder: Folder) -> None:
 def test_a_member_is_the_same_in_any_slices(tiny_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, sliced = engine_of(tiny_folder("llama")), engine_of(tiny_folder("llama"))
     whole.set_member(MEMBER, 0.1)
-    monkeypatch.setattr("esth.models.transformers_engine._SLICE", 97)
+    monkeypatch.setattr("esth.models.displacement.SLICE", 97)
     sliced.set_member(MEMBER, 0.1)
     assert same_bits(bits(whole), bits(sliced))
 
 
 def test_a_member_is_the_same_on_any_number_of_threads(tiny_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esth.models.transformers_engine._SLICE", 97)
+    monkeypatch.setattr("esth.models.displacement.SLICE", 97)
     engine = engine_of(tiny_folder("llama"))
     threads = torch.get_num_threads()
     found = []

@@ -157,3 +157,13 @@ class Engine(Protocol):
             InputError: as `sample`.
         """
         ...
+
+
+def check_tokens(what: str, tokens: Sequence[int], room: int, context: int | None, vocabulary: int) -> None:
+    """Raise InputError unless the tokens, and `room` more, are such as a model of this context and vocabulary reads."""
+    if len(tokens) == 0:
+        raise InputError(f"{what} is empty: at least one token is needed")
+    if context is not None and len(tokens) + room > context:
+        raise InputError(f"{what}: {len(tokens)} + {room} tokens exceed the model's context of {context}")
+    if not 0 <= min(tokens) <= max(tokens) < vocabulary:
+        raise InputError(f"{what} has a token outside 0..{vocabulary - 1}: is it of another tokenizer?")

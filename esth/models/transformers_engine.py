@@ -8,7 +8,7 @@ next number of the response's own uniform stream.
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,13 +18,11 @@ from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.utils import logging as transformers_logging
 
-from esth._threads import side_by_side
 from esth.errors import InputError
 from esth.models.checkpoint import Checkpoint, one_line
-from esth.models.engine import Engine, Response, Sampling
+from esth.models.displacement import Noise, displace
+from esth.models.engine import Engine, Response, Sampling, check_tokens
 from esth.noise import Combination, Direction, uniforms
-
-_SLICE = 1 << 20  # elements of a parameter perturbed at once by a thread: scratch memory of a few MB
 
 
 class TransformersEngine(Engine):
@@ -92,27 +90,13 @@ class TransformersEngine(Engine):
             center.copy_(self.parameters[name])
 
     @torch.no_grad()
-    def _displace(self, step: Callable[[str, Sequence[int], int, int], NDArray[np.float32]]) -> None:
-        """Parameters = center + step(name, shape, start, count), in float32, rounded once to the model's dtype.
-
-        By slices, so that no more than the center is held besides, on all of torch's threads: noise is a function of
-        the position, whoever draws it. Interrupted, the model is the center.
-        """
+    def _displace(self, noise: Noise) -> None:
+        """Parameters = center + noise; nothing but the center is held besides. Interrupted, the model is the center."""
         if not self._center:
             self._center = {name: parameter.clone() for name, parameter in self.parameters.items()}
         self._member = None
-
-        @torch.no_grad()  # of this thread alone, hence here too
-        def move(piece: tuple[str, int, int]) -> None:
-            name, start, stop = piece
-            parameter, center = self.parameters[name], self._center[name]
-            noise = torch.from_numpy(step(name, parameter.shape, start, stop - start)).to(self.device)
-            torch.add(center.view(-1)[start:stop], noise, out=parameter.view(-1)[start:stop])
-
-        sizes = {name: parameter.numel() for name, parameter in self.parameters.items()}
-        pieces = [(name, i, min(i + _SLICE, size)) for name, size in sizes.items() for i in range(0, size, _SLICE)]
         try:
-            side_by_side(move, pieces)
+            displace(self._center, noise, self.parameters)
         except BaseException:
             self.restore()
             raise
@@ -281,13 +265,7 @@ class TransformersEngine(Engine):
             yield group, _Prefix(torch.cat([begin.expand(len(group), -1), tokens], dim=1), mask, last, cache)
 
     def _check(self, what: str, tokens: Sequence[int], room: int) -> None:
-        limit = self.checkpoint.context
-        if len(tokens) == 0:
-            raise InputError(f"{what} is empty: at least one token is needed")
-        if limit is not None and len(tokens) + room > limit:
-            raise InputError(f"{what}: {len(tokens)} + {room} tokens exceed the model's context of {limit}")
-        if not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
-            raise InputError(f"{what} has a token outside 0..{self.vocabulary - 1}: is it of another tokenizer?")
+        check_tokens(what, tokens, room, self.checkpoint.context, self.vocabulary)
 
 
 class InverseCDF(LogitsProcessor):

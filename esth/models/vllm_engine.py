@@ -19,6 +19,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from esth.errors import InputError, require
 from esth.models.checkpoint import Checkpoint, one_line
-from esth.models.engine import Engine, Response, Sampling
+from esth.models.displacement import Noise, displace
+from esth.models.engine import Engine, Response, Sampling, check_tokens
 from esth.models.transformers_engine import parameters_by_checkpoint_name, policy_logits
-from esth.noise import Combination, Direction, Float32, hashed
+from esth.noise import Combination, Direction, hashed
 
 # Before vLLM is imported. The model must be in this process, and of vLLM's two model runners only this one has a method
 # that sees the hidden states of all positions.
@@ -46,10 +48,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the deprecations in vLLM and below
     vllm = require("vllm", "vllm")
 
-_SLICE = 1 << 20  # elements of a parameter perturbed at once
 _TEMPERATURES = (0.01, 2.0)  # vLLM refuses higher ones, and samples at the lowest for all below that are not 0
-
-Noise = Callable[[str, Sequence[int], int, int], Float32]
 
 
 class VLLMEngine(Engine):
@@ -113,10 +112,7 @@ class VLLMEngine(Engine):
             raise InputError(f"sigma must be finite and at least 0, not {sigma}")
         if self._member == (member, sigma):
             return
-
-        def noise(name: str, shape: Sequence[int], start: int, count: int) -> Float32:
-            return member.noise(name, shape, start, count, scale=sigma)
-
+        noise = partial(member.noise, scale=sigma)
         with self._center_if_interrupted():
             self._write((name, _displaced(name, center, noise)) for name, center in self._center.items())
         self._member = (member, sigma)
@@ -334,22 +330,12 @@ class VLLMEngine(Engine):
         runner._get_prompt_logprobs_dict = hidden_states
 
     def _check(self, what: str, tokens: Sequence[int], room: int) -> None:
-        limit = self._llm.model_config.max_model_len
-        if len(tokens) == 0:
-            raise InputError(f"{what} is empty: at least one token is needed")
-        if len(tokens) + room > limit:
-            raise InputError(f"{what}: {len(tokens)} + {room} tokens exceed the model's context of {limit}")
-        if not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
-            raise InputError(f"{what} has a token outside 0..{self.vocabulary - 1}: is it of another tokenizer?")
+        check_tokens(what, tokens, room, self._llm.model_config.max_model_len, self.vocabulary)
 
 
 def _displaced(name: str, center: torch.Tensor, noise: Noise) -> torch.Tensor:
-    """center + noise(name, shape, start, count) in float32, rounded once: the bits of every other engine."""
     moved = torch.empty_like(center)
-    flat, old = moved.view(-1), center.view(-1)
-    for start in range(0, len(flat), _SLICE):
-        part = slice(start, min(start + _SLICE, len(flat)))
-        flat[part] = torch.from_numpy(noise(name, center.shape, start, part.stop - start)).add_(old[part])
+    displace({name: center}, noise, {name: moved})
     return moved
 
 

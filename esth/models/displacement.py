@@ -1,0 +1,31 @@
+"""Moving all weights of a center along a direction: one arithmetic, so that engines agree to the bit."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from esth._threads import side_by_side
+from esth.noise import Float32
+
+SLICE = 1 << 20
+"""Elements of a parameter moved at once: scratch memory of a few MB."""
+
+Noise = Callable[[str, Sequence[int], int, int], Float32]
+"""noise(name, shape, start, count): float32 [count], positions start … start+count−1 of a parameter."""
+
+
+def displace(center: Mapping[str, torch.Tensor], noise: Noise, out: Mapping[str, torch.Tensor]) -> None:
+    """out = center + noise in float32, rounded once to the dtype of `out`; contiguous tensors by their names.
+
+    By slices on all of torch's threads: noise is a function of the position, whoever draws it.
+    """
+
+    @torch.no_grad()  # of this thread alone, hence in each
+    def move(piece: tuple[str, int, int]) -> None:
+        name, start, stop = piece
+        old, new = center[name], out[name]
+        step = torch.from_numpy(noise(name, old.shape, start, stop - start)).to(new.device)
+        torch.add(old.view(-1)[start:stop], step, out=new.view(-1)[start:stop])
+
+    sizes = {name: tensor.numel() for name, tensor in center.items()}
+    side_by_side(move, [(n, i, min(i + SLICE, size)) for n, size in sizes.items() for i in range(0, size, SLICE)])
