@@ -8,8 +8,9 @@ Exit status: 0 no check is violated, 1 one is, 2 bad usage.
 
 import importlib
 import json
+import os
+import platform
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
@@ -82,8 +83,8 @@ def _run(arguments: list[str]) -> int:
 
 def study(name: str, samples: Samples, out: Path, arguments: Sequence[str]) -> list[Check]:
     """One lemma's checks; writes NAME.json and NAME.png into `out`, each replaced atomically."""
-    started = time.monotonic()
     module = importlib.import_module(f"llm.{name}")
+    samples.seconds.clear()
     checks, data = module.study(samples)
     record = {
         "lemma": name,
@@ -91,7 +92,8 @@ def study(name: str, samples: Samples, out: Path, arguments: Sequence[str]) -> l
         "model": samples.name,
         "settings": samples.record(),
         "versions": versions(),
-        "seconds": round(time.monotonic() - started, 1),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "seconds": {name: round(taken, 1) for name, taken in samples.seconds.items()},
         "checks": [check.to_dict() for check in checks],
         "data": data,
     }

@@ -7,6 +7,7 @@ and kept. So everything is recomputed from the folder alone, with no model, and 
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -158,6 +159,8 @@ class Samples(AbstractContextManager["Samples"]):
         ):
             raise InputError(f"{folder} holds samples of another model or of other settings: name another folder")
         self._workers: Workers | None = None
+        self.seconds: dict[str, float] = {}
+        """What it took to make each of the samples and arrays asked for so far, model loading left out."""
 
     def iid(self) -> PopulationSample:
         """The population that most studies share: i.i.d. members, [prompts, members, samples] verified responses."""
@@ -183,13 +186,14 @@ class Samples(AbstractContextManager["Samples"]):
         `task` is called only to make the sample: who reads it again needs no data files.
         """
         place = self.folder / name
-        if self.model is None:
-            if not place.is_dir():
-                raise InputError(f"{self.folder} has no sample {name!r}: give --model to make it")
-            return PopulationSample.load(place)
-        return sample_into(
-            place, self.workers, task() if callable(task) else task, config, self._titled(name), directions
-        )
+        if self.model is not None:
+            sample = sample_into(place, self.workers, task(), config, self._titled(name), directions)
+        elif place.is_dir():
+            sample = PopulationSample.load(place)
+        else:
+            raise InputError(f"{self.folder} has no sample {name!r}: give --model to make it")
+        self.seconds[name] = float(sample.settings["seconds"])
+        return sample
 
     def arrays(self, name: str, make: Callable[[Workers, Progress], Arrays]) -> Arrays:
         """Named arrays that `make` computes with a model."""
@@ -198,8 +202,10 @@ class Samples(AbstractContextManager["Samples"]):
         if found is None:
             if self.model is None:
                 raise InputError(f"{self.folder} has no arrays {name!r}: give --model to make them")
-            made = make(self.workers, self._titled(name))
-            found = Journal(folder, {}).put(name, made)
+            workers, started = self.workers, time.monotonic()
+            made = make(workers, self._titled(name))
+            found = Journal(folder, {}).put(name, made | {"seconds": np.array(time.monotonic() - started)})
+        self.seconds[name] = float(found["seconds"])
         return found
 
     @cached_property
