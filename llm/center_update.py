@@ -17,23 +17,25 @@ from numpy.typing import NDArray
 
 from esth import plots
 from esth.check import Bracket, Check, Verdict, Z, judge_bracket, judge_identity, number
-from esth.errors import InputError
 from esth.estimators import advantage, intervals, pass_at_k
 from esth.estimators.intervals import Estimate
-from esth.estimators.pair_covariance import noise_covariance, pair_covariance, parity_variances, two_way_jackknife
+from esth.estimators.pair_covariance import parity_variances, prompt_means, unlike
 from esth.estimators.size import magnitude, root
 from esth.lemmas import center_update as lemma
 from esth.models.workers import Workers
 from esth.noise import Combination, Member, population
-from esth.sample import PopulationSample
 from esth.weighting import linear_tilt, price_gain, tilt_range, zscore
+from llm.judging import needs, rewards
 from llm.samples import Arrays, Progress, Samples, sized, test, train
 
 TITLE = "P4 · Center-update coverage"
 
 # Allowed relative errors, fixed beforehand.
+THIRD = 0.25  # of the gain: the odd orders of R, which pairs cannot tell from its linear part
 GROWTH = 0.25  # one more order in β between its two largest values
 DRIFT = 0.25  # the fourth order in σ, and that Δ is one direction, not an average over them
+
+FLAT = "no member's fitness differs from another's: Δ = 0, nothing to transfer"
 
 CHUNK = 1 << 20  # positions of a parameter whose noise is held at a time
 
@@ -44,28 +46,22 @@ Data = dict[str, Any]
 def study(samples: Samples) -> tuple[list[Check], Data]:
     """Transfer, survival, books and drift of one update."""
     s = samples.settings
-    for name, least in (("pairs", 3), ("updated_samples", 4)):  # R's spread is over pairs, responses are halved
-        if getattr(s, name) < least:
-            raise InputError(f"center_update needs {name} of at least {least}, not {getattr(s, name)}")
     iid, pairs = samples.iid(), samples.antithetic()
-    if not (iid.verified and pairs.verified):
-        raise InputError("center_update needs a task whose answers are known")
-    rewards = iid.grid(iid.population.reward)
-    z = zscore(train(rewards).mean(axis=(0, 2)))
-    held = Held(test(rewards), test(iid.center_grid(iid.center.reward)))
-    if not z.any():
-        check = Check(
-            "P4.1", "sd of the fitness over members", Verdict.VACUOUS, 0.0,
-            detail="no member's fitness differs from another's: Δ = 0, nothing to transfer",
-        )  # fmt: skip
-        books, data = bookkeeping(held, None, [])
-        return [check, *books], {"betas": [], **data}
-    updated = _updated(samples, z, len(held.members))
-    remainder = Remainder.of(pairs.grid(pairs.population.reward), iid.center_grid(iid.center.reward))
+    members, antithetic = rewards(iid), rewards(pairs)
+    z = zscore(train(members).mean(axis=(0, 2)))
+    held = Held(test(members), test(iid.center_grid(iid.center.reward)))
+    least = {"pairs": 3, "updated_samples": 4}  # R's spread is jackknifed over pairs, responses are halved
+    few = [f"{name} >= {size}" for name, size in least.items() if getattr(s, name) < size]
+    if few or not z.any():
+        flat = Check("P4.1", "sd of the fitness over members", Verdict.VACUOUS, 0.0, detail=FLAT)
+        books, data = bookkeeping(held, None, ())
+        return [needs("P4.1", "transfer of the gain", few[0]) if few else flat, *books], {"betas": [], **data}
+    updated, control = _updated(samples, z, len(held.members))
+    remainder = Remainder.of(antithetic, iid.center_grid(iid.center.reward))
     checks, transfer = transfers(held, updated, z, remainder, s.betas)
     survival, signal = survivals(held, updated, z, remainder, s.betas)
     books, data = bookkeeping(held, updated, s.betas)
-    drifts, step = drift(samples, held, updated, z, remainder)
+    drifts, step = drift(samples, control, z, remainder)
     return [*checks, *survival, *books, *drifts], {"betas": list(s.betas), **transfer, **signal, **data, **step}
 
 
@@ -84,12 +80,6 @@ class Updated:
     plus: Float
     minus: Float
     center: Float
-
-    @classmethod
-    def of(cls, sample: PopulationSample) -> "Updated":
-        """Members 2b and 2b+1 are θ+Δ and θ−Δ at the b-th β."""
-        rewards = sample.grid(sample.population.reward)
-        return cls(rewards[:, 0::2], rewards[:, 1::2], sample.center_grid(sample.center.reward))
 
     def odd(self) -> Float:
         """[p(θ+Δ) − p(θ−Δ)]/2 ≈ ∇p·Δ: [X, B]."""
@@ -112,34 +102,39 @@ class Remainder:
     mean: Estimate
 
     @classmethod
-    def of(cls, rewards: Float, center: Float) -> "Remainder":
+    def of(cls, antithetic: Float, center: Float) -> "Remainder":
         """From rewards of antithetic members [X, 2K, m] and of the center [X, m]."""
-        y = _by_pair(rewards)
-        both = y.mean(axis=(2, 3)) - center.mean(axis=-1)[:, None]
-        covariance, noise = pair_covariance(y), noise_covariance(y)
-        odd = 0.5 * (covariance.two_point.value - noise.variance.value)
-        mean = two_way_jackknife(lambda x, k: np.mean(both[np.ix_(x, k)]), *both.shape)
-        sd = root(parity_variances(y.mean(axis=-1))[1])
-        one = 1.0 / (2 * y.shape[0] * y.shape[3])  # what one response changes in the mean of a pair
-        return cls(
-            Estimate(sd.value, np.maximum(sd.se, one)), math.sqrt(max(0.0, float(covariance.wins.value + odd))), mean
-        )
+        y = _by_pair(antithetic)
+        f, m = y.mean(axis=-1), y.shape[-1]
+        both = f.mean(axis=2) - center.mean(axis=-1)[:, None]
+        unpaired, paired = (v.mean() for v in unlike(f))  # even + odd + noise, and 2 odd + noise, on single prompts
+        even = unpaired - 0.5 * paired - 0.5 * _noise(y).mean()
+        mean = prompt_means(lambda k: both[:, k].mean(axis=1), *both.shape)
+        sd = root(parity_variances(f)[1])
+        one = 1.0 / (2 * len(f) * m)  # what one response changes in the mean of a pair
+        return cls(Estimate(sd.value, np.maximum(sd.se, one)), math.sqrt(max(0.0, float(even))), mean)
 
 
-def _by_pair(rewards: Float) -> Float:
+def _by_pair(antithetic: Float) -> Float:
     """[X, 2K, m] -> [X, K, 2, m]."""
-    x, n, m = rewards.shape
-    return rewards.reshape(x, n // 2, 2, m)
+    x, n, m = antithetic.shape
+    return antithetic.reshape(x, n // 2, 2, m)
 
 
-def _updated(samples: Samples, z: Float, prompts: int) -> Updated:
+def _updated(samples: Samples, z: Float, prompts: int) -> tuple[Updated, Updated]:
+    """The updated centers, and as a control one at the largest β whose z are drawn, not earned."""
     s = samples.settings
     config = s.population(
-        sigma=1.0, members=2 * len(s.betas), samples=s.updated_samples, scored=0, prompts=prompts, seed=s.seed + 2
+        sigma=1.0, members=2 * len(s.betas) + 2, samples=s.updated_samples, scored=0, prompts=prompts, seed=s.seed + 2
     )
     members = population(s.seed, s.members)
-    directions = [_step(members, sign * beta * s.sigma * z) for beta in s.betas for sign in (1, -1)]
-    return Updated.of(samples.population("updated", config, samples.held_out(), directions))
+    random = zscore(np.random.default_rng(s.seed).standard_normal(len(z)))
+    steps = [*(beta * s.sigma * z for beta in s.betas), max(s.betas) * s.sigma * random]
+    directions = [_step(members, sign * step) for step in steps for sign in (1, -1)]
+    sample = samples.population("updated", config, samples.held_out, directions)
+    moved, center = rewards(sample), sample.center_grid(sample.center.reward)
+    plus, minus = moved[:, 0::2], moved[:, 1::2]
+    return Updated(plus[:, :-1], minus[:, :-1], center), Updated(plus[:, -1:], minus[:, -1:], center)
 
 
 def _step(members: list[Member], coefficients: Float) -> Combination:
@@ -168,22 +163,25 @@ def transfers(
     errors = over_prompts(error, min(responses // 2, m))
     own = magnitude(over_prompts(updated.even(slice(0, None, 2)), (responses + 1) // 2))
     left = over_prompts(updated.odd() - gain, responses)
+    gains = over_prompts(gain, n * m)
     sd, sd_se = (math.sqrt((n - 1) / n) * float(v) for v in remainder.sd)  # of N members, and with 1/N
     checks, bounds = [], []
     for b, beta in enumerate(betas):
         bound = float(lemma.transfer_bound([-sd, sd], own.value[b], beta))
         bound_se = math.hypot(beta * sd_se, own.se[b])
         bounds.append((bound, bound_se))
+        share = _over(abs(float(errors.value[b])), bound)
         tilt = "" if beta <= tilt_range(z)[1] else "; the tilt has negative weights"
         whole = lemma.check(
             errors.value[b], 0.0, bound, se=math.hypot(errors.se[b], bound_se),
             what=f"[p(θ⁺) − p] − [p̄_w − p̄], held-out prompts, β={beta:g}",
-            detail=f"R estimated, not guaranteed: |error|/bound = {_over(abs(float(errors.value[b])), bound)}{tilt}",
+            detail=f"R estimated to leading order, not guaranteed: |error|/bound = {share}{tilt}",
         )  # fmt: skip
+        allowed = beta * sd + THIRD * abs(float(gains.value[b]))
         without = lemma.check(
-            left.value[b], 0.0, beta * sd, se=math.hypot(left.se[b], beta * sd_se),
-            what=f"[p(θ+Δ) − p(θ−Δ)]/2 − [p̄_w − p̄], bound β sd(R), β={beta:g}",
-            detail=f"r_Δ is not in it; |error|/bound = {_over(abs(float(left.value[b])), beta * sd)}",
+            left.value[b], 0.0, allowed, se=math.hypot(left.se[b], beta * sd_se, THIRD * float(gains.se[b])),
+            what=f"[p(θ+Δ) − p(θ−Δ)]/2 − [p̄_w − p̄], leading order, β={beta:g}",
+            detail=f"r_Δ is not in it; allowed β sd(R) = {beta * sd:.2g} and {THIRD:g} of the gain for R's odd orders",
         )  # fmt: skip
         checks += [whole, without]
     odd, even = over_prompts(updated.odd(), responses), over_prompts(updated.even(), responses)
@@ -192,7 +190,7 @@ def transfers(
     change = {
         "θ + Δ": over_prompts(updated.plus.mean(-1) - updated.center.mean(-1)[:, None], responses),
         "θ − Δ": over_prompts(updated.minus.mean(-1) - updated.center.mean(-1)[:, None], responses),
-        "tilt": over_prompts(gain, n * m),
+        "tilt": gains,
         "odd": odd,
         "even": even,
     }
@@ -266,14 +264,12 @@ def _prompt_square(updated: Updated, part: slice) -> Float:
     return np.asarray(np.maximum(np.mean(updated.even(part) ** 2 - noise, axis=0), 0.0))
 
 
-def _noise(rewards: Float) -> Float:
+def _noise(y: Float) -> Float:
     """Variance of the mean of the responses on the last axis."""
-    return rewards.var(axis=-1, ddof=1) / rewards.shape[-1]
+    return np.asarray(y.var(axis=-1, ddof=1) / y.shape[-1])
 
 
-def bookkeeping(
-    held: Held, updated: Updated | None, betas: tuple[float, ...] | list[float]
-) -> tuple[list[Check], Data]:
+def bookkeeping(held: Held, updated: Updated | None, betas: tuple[float, ...]) -> tuple[list[Check], Data]:
     """P4.3: coverage of the updated center, and of the population split into its two parts, less the center's."""
     x, n, m = held.members.shape
     center = held.center if updated is None else np.concatenate([held.center, updated.center], axis=-1)
@@ -320,15 +316,18 @@ def bookkeeping(
     }
 
 
-def _passed(rewards: Float, k: int) -> Float:
+def _passed(y: Float, k: int) -> Float:
     """Unbiased pass@k of each prompt from rewards [X, n]."""
-    return pass_at_k.per_prompt(rewards.shape[-1], rewards.sum(axis=-1), k)
+    return pass_at_k.per_prompt(y.shape[-1], y.sum(axis=-1), k)
 
 
-def drift(samples: Samples, held: Held, updated: Updated, z: Float, remainder: Remainder) -> tuple[list[Check], Data]:
-    """P4.4: the length of the step, and the change of success by its random part, from the pairs' mean curvature."""
+def drift(samples: Samples, control: Updated, z: Float, remainder: Remainder) -> tuple[list[Check], Data]:
+    """P4.4: the length of the step, and what a step of that length changes that no fitness chose.
+
+    Its change of success is predicted from the pairs: p_σ − p = (σ²/2) tr ∇²p.
+    """
     s, n = samples.settings, len(z)
-    responses = updated.plus.shape[-1]
+    x, _, responses = control.plus.shape
     found = samples.arrays("step", partial(_unit_step_square, z=z, seed=s.seed))
     square, d = float(found["square"]), int(found["size"])
     beta = max(s.betas)
@@ -339,24 +338,21 @@ def drift(samples: Samples, held: Held, updated: Updated, z: Float, remainder: R
         tolerance=Z * math.sqrt(2.0 / d),
         detail=f"realised; steps vary by {math.sqrt(2 / d):.1g} of it, α²(d+N−2)/N differs by {(n - 2) / d:.1g}",
     )  # fmt: skip
-    checks, predictions = [length], []
-    even = over_prompts(updated.even(), responses)
-    for b, beta in enumerate(s.betas):
-        # p_σ − p = (σ²/2) tr ∇²p, so the pairs give tr H of C_1.
-        value, se = (
-            float(lemma.drift(beta * s.sigma, 2.0 * v / s.sigma**2, n))
-            for v in (remainder.mean.value, remainder.mean.se)
-        )
-        predictions.append((value, se))
-        check = lemma.check_prediction(
-            even.value[b], value, statement="P4.4", what=f"even part of p(θ⁺) − p against α² tr H/(2N), β={beta:g}",
-            measured_se=even.se[b], predicted_se=se, tolerance=DRIFT,
-            detail="tr H from p_σ − p, by antithetic pairs of other directions",
-        )  # fmt: skip
-        checks.append(sized(check, len(held.members), "held-out prompts"))
-    return checks, {
+    # Of +Δ and −Δ together, from which what is odd in Δ drops out.
+    even = over_prompts(control.even()[:, 0], responses)
+    traces = (2.0 * v / s.sigma**2 for v in remainder.mean)
+    predicted = Estimate(*(np.array([lemma.drift(b * s.sigma, trace, n) for b in s.betas]) for trace in traces))
+    largest = int(np.argmax(s.betas))
+    change = lemma.check_prediction(
+        float(even.value), predicted.value[largest], statement="P4.4", tolerance=DRIFT,
+        what=f"change of success by a random step, β={beta:g}, against α² tr H/(2N)",
+        measured_se=float(even.se), predicted_se=predicted.se[largest],
+        detail="±Δ with drawn z; tr H from p_σ − p by antithetic pairs of other directions",
+    )  # fmt: skip
+    return [length, sized(change, x, "held-out prompts")], {
         "step": {"square": square, "size": d},
-        "drift": _columns(Estimate(*np.transpose(predictions))),
+        "drift": _columns(predicted),
+        "control": {"beta": beta, **_columns(even)},
     }
 
 
@@ -390,6 +386,10 @@ def figure(title: str, data: Data) -> Any:
         for style, name in enumerate(("θ + Δ", "θ − Δ", "tilt")):
             shown = "population's gain p̄_w − p̄" if name == "tilt" else f"p({name}) − p"
             _points(a, betas, data["change"][name], style, shown)
+        control = data["control"]
+        plots.measured(
+            a, [control["beta"]], [control["value"]], [control["se"]], style=3, name="random step, mean of ±"
+        )
         _line(a, betas, data["drift"], 3, "drift α² tr H/(2N), predicted")
         transfer = data["transfer"]
         plots.band(
@@ -403,7 +403,7 @@ def figure(title: str, data: Data) -> Any:
             plots.ticks(ax, betas)
     else:
         for ax in (a, b):
-            ax.text(0.5, 0.5, "fitness has no spread: Δ = 0", ha="center", transform=ax.transAxes)
+            ax.text(0.5, 0.5, "no update: see the table", ha="center", transform=ax.transAxes)
     plots.label(a, "(a) one update, held-out prompts", "β = α/σ", "change of success")
     plots.label(b, "(b) transfer error and its estimated bound", "β = α/σ", "difference of success")
     k = np.array(data["k"])

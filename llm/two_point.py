@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from esth import plots
 from esth.check import Bracket, Check, Verdict, Z, judge_bracket, number
-from esth.errors import InputError
 from esth.estimators.gradient_variance import estimate_variances
 from esth.estimators.intervals import Estimate
 from esth.estimators.pair_covariance import (
@@ -33,6 +32,7 @@ from esth.estimators.pair_covariance import (
     correlation_slope,
     noise_covariance,
     pair_covariance,
+    prompt_means,
     two_way_jackknife,
     unlike,
 )
@@ -42,10 +42,12 @@ from esth.models.workers import Workers
 from esth.noise import Float32, Member, population
 from esth.sample import PopulationSample
 from esth.tasks.task import encode
+from llm.judging import needs, rewards
 from llm.samples import Arrays, Progress, Samples, sized
 
 TITLE = "T5 · Two-point estimation"
 
+KINDS = ("scoring", "own", "shared")
 ESTIMATES = ("one-point", "two-point")
 TWIN_SAMPLES = 2  # responses that pairs draw with shared numbers: one for the prediction, one for the measurement
 COORDINATES = 1024  # of the directions: their number adds √(2/1024) = 4 % to an estimate's square
@@ -65,31 +67,33 @@ Data = dict[str, Any]
 def study(samples: Samples) -> tuple[list[Check], Data]:
     """Variances of both estimates for three kinds of evaluation; C, C′ and V by length."""
     s = samples.settings
+    data: Data = {"pairs": s.pairs, "kinds": {}, "lengths": [], "alike": []}
     if s.pairs < 3:
-        raise InputError(f"two_point leaves out one pair at a time: pairs must be at least 3, not {s.pairs}")
-    own, shared, iid = samples.antithetic(), _twins(samples), samples.iid()
-    if not own.verified:
-        raise InputError("two_point needs a task whose answers are known")
+        data |= {name: {"length": []} for name in KINDS}
+        return [needs("T5", "covariances of pairs", "pairs >= 3, as one is left out at a time")], data
+    own = samples.antithetic()
+    y = rewards(own)  # before more is sampled: a task without answers ends here
+    shared, iid = _twins(samples), samples.iid()
     texts = samples.arrays("teacher-forced", partial(_teacher_forced, samples=samples, center=iid))
     prefixes = samples.arrays("prefix-rewards", partial(_prefix_rewards, samples=samples, own=own, shared=shared))
     epsilon = samples.arrays("coordinates", partial(_coordinates, pairs=s.pairs, seed=s.seed + 1))["epsilon"]
-    kinds = {
+    evaluations = {
         "scoring": _paired(_means(texts["reference"], texts["reference_lengths"])[-1]),
-        "own": _paired(own.grid(own.population.reward)),
-        "shared": _paired(shared.grid(shared.population.reward)),
+        "own": _paired(y),
+        "shared": _paired(rewards(shared)),
     }
     checks: list[Check] = []
-    data: Data = {"lengths": prefixes["lengths"].tolist(), "pairs": s.pairs, "sigma": s.sigma, "kinds": {}}
-    for kind, y in kinds.items():
-        found, shown = variances(kind, y, epsilon, s.sigma)
+    for kind, outcomes in evaluations.items():
+        found, shown = variances(kind, outcomes, epsilon, s.sigma)
         checks += found
         data["kinds"][kind] = shown
     lengths = prefixes["lengths"]
+    data["lengths"] = lengths.tolist()
     text = _means(texts["text"], texts["text_lengths"], lengths)
     data["scoring"] = by_length([_paired(f) for f in text], lengths)
-    rewards = {kind: _paired_lengths(of.grid(prefixes[kind])) for kind, of in (("own", own), ("shared", shared))}
-    data["own"] = by_length(rewards["own"], lengths)
-    found, data["shared"] = decoupling(rewards["shared"], lengths)
+    cut = {kind: _paired_lengths(of.grid(prefixes[kind])) for kind, of in (("own", own), ("shared", shared))}
+    data["own"] = by_length(cut["own"], lengths)
+    found, data["shared"] = decoupling(cut["shared"], lengths)
     data["alike"] = _alike(shared, lengths)
     return [*checks, *found], data
 
@@ -120,7 +124,7 @@ def _pairs(samples: Samples) -> list[Member]:
 def _twins(samples: Samples) -> PopulationSample:
     s = samples.settings
     config = s.population(family="antithetic", members=2 * s.pairs, samples=TWIN_SAMPLES, scored=0, seed=s.seed + 3)
-    return samples.population("twins", config, samples.task, [Twin(m) for m in _pairs(samples)])
+    return samples.population("twins", config, lambda: samples.task, [Twin(m) for m in _pairs(samples)])
 
 
 def _paired(values: Float) -> Float:
@@ -165,16 +169,16 @@ def variances(kind: str, y: Float, epsilon: Float, sigma: float) -> tuple[list[C
         return [Check("T5", what, Verdict.VACUOUS, value, detail=detail)], data
     noise = epsilon[columns]
 
-    def statistic(rows: Kept, pairs: Kept) -> Float:
+    def by_prompt(pairs: Kept) -> Float:
         """Measured (one-point, two-point), predicted (the same), their differences, and one-point less two-point."""
-        table = np.ix_(rows, pairs)
-        measured = np.mean(estimate_variances(second[table], noise[pairs], sigma, n, pairs % 2), axis=1)
-        unpaired, paired = np.mean(unlike(first[table]), axis=1)
+        measured = np.stack(estimate_variances(second[:, pairs], noise[pairs], sigma, n, pairs % 2), axis=1)
+        unpaired, paired = unlike(first[:, pairs])
         # The mean baseline costs one of the N evaluations.
-        predicted = np.array([lemma.predict(unpaired, 0.0, sigma, n - 1), lemma.predict(paired, 0.0, sigma, n)])
-        return np.array([*measured, *predicted, *(measured - predicted), -np.diff(measured)[0], -np.diff(predicted)[0]])
+        predicted = np.stack([lemma.predict(unpaired, 0.0, sigma, n - 1), lemma.predict(paired, 0.0, sigma, n)], axis=1)
+        wins = (-np.diff(v, axis=1) for v in (measured, predicted))
+        return np.concatenate([measured, predicted, measured - predicted, *wins], axis=1)
 
-    result = two_way_jackknife(statistic, x, len(columns))
+    result = prompt_means(by_prompt, x, len(columns))
     estimates = [Estimate(*pair) for pair in np.transpose(result).tolist()]
     checks = []
     for name, measured, predicted, deviation in zip(ESTIMATES, *(estimates[i : i + 2] for i in (0, 2, 4)), strict=True):
@@ -212,8 +216,9 @@ def _winner(kind: str, measured: Estimate, predicted: Estimate, covariance: Pair
     two_point = predicted.value > 0
     clear = abs(predicted.value) > Z * predicted.se
     judged = measured if clear else predicted
-    detail = f"C − C′ = {_told(covariance.wins)} a response: {ESTIMATES[int(two_point)]} predicted to win"
-    detail += "" if clear else ", but that sign is not clear, and is what is judged here"
+    detail = f"the other half predicts the {ESTIMATES[int(two_point)]} one to be smaller"
+    detail += "" if clear else ", not clearly: its prediction is what is judged"
+    detail += f"; C − C′ = {_told(covariance.wins)} a response, of all"
     bracket = Bracket(0.0, math.inf) if two_point else Bracket(-math.inf, 0.0)
     what = f"one-point − two-point variance: {kind}"
     return judge_bracket("T5", what, float(judged.value), bracket, measured_se=float(judged.se), detail=detail)
@@ -232,7 +237,7 @@ def by_length(evaluations: list[Float], lengths: Lengths) -> Data:
 
 def decoupling(evaluations: list[Float], lengths: Lengths) -> tuple[list[Check], Data]:
     """Responses drawn with shared numbers part at the first token that differs: c of their noise by length."""
-    kept = [i for i, y in enumerate(evaluations) if _varied(y - y.mean(axis=-1, keepdims=True)) >= INFORMED]
+    kept = [i for i, y in enumerate(evaluations) if np.sum(np.ptp(y, axis=-1).any(axis=(1, 2))) >= INFORMED]
     what = "slope of the correlation c of reward noise under shared numbers, per token"
     if len(kept) < 2:
         detail = f"the responses of a member differ in reward on {INFORMED} prompts at fewer than two lengths"

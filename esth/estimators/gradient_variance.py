@@ -2,7 +2,8 @@
 
 Two disjoint groups of antithetic pairs give two independent estimates, whose squared difference is twice the variance
 without any assumption about its size. Evaluations f [X, K, 2] of each prompt, members ±εₖ; a few coordinates of the
-directions, [K, d]. Nothing of a model's full dimension is stored.
+directions, [K, d]. Estimates are linear in the directions: their coefficients and the directions' inner products are
+enough, and nothing of a model's full dimension is stored.
 """
 
 import math
@@ -41,7 +42,9 @@ def estimate_variances(
     groups = [np.flatnonzero(np.asarray(second) == label) for label in (False, True)]
     if min(map(len, groups)) < 2:
         raise InputError(f"two groups of at least 2 pairs are needed, not of {len(groups[0])} and {len(groups[1])}")
-    signed = np.stack([noise, -noise], axis=1)
+    gram = noise @ noise.T / noise.shape[1]
+    unit = np.eye(len(noise))  # in place of the directions: estimates are then their coefficients [X, K]
+    signed = np.stack([unit, -unit], axis=1)
 
     def two_point(group: Group) -> Float:
         members = 2 * len(group)
@@ -54,7 +57,8 @@ def estimate_variances(
 
     def variance(estimate: Callable[[Group], Float]) -> Float:
         first, last = (estimate(group) for group in groups)
-        return np.asarray(0.5 * np.mean((first - last) ** 2, axis=-1))
+        difference = first - last
+        return np.asarray(0.5 * np.sum((difference @ gram) * difference, axis=-1))
 
     plus, minus = (variance(partial(one_point, sign=sign)) for sign in (0, 1))
     return 0.5 * (plus + minus), variance(two_point)

@@ -48,23 +48,15 @@ def pair_covariance(y: ArrayLike, *, shared: bool = False) -> PairCovariance:
     values = _values(y, 4, 3, 3)
     values = values - values.mean()  # every statistic is of differences: smaller numbers round less
 
+    members = values.mean(axis=3)
+    squares = np.mean(values**2, axis=(2, 3))
+    products = np.mean(values[:, :, 0] * values[:, :, 1], axis=2) if shared else members[:, :, 0] * members[:, :, 1]
+    pairs = members.mean(axis=2)
+
     def statistic(x: Kept, k: Kept) -> Float:
-        kept = values[np.ix_(x, k)]
-        member = kept.mean(axis=3)
-        square = np.mean(kept**2)
-        product = np.mean(kept[:, :, 0] * kept[:, :, 1]) if shared else np.mean(member[:, :, 0] * member[:, :, 1])
-        pair = member.mean(axis=2)
-        across, mean_square = np.mean(_between_pairs(pair)), _mean_square(pair)
-        return np.array(
-            [
-                square - mean_square,
-                product - mean_square,
-                across - mean_square,
-                square - across,
-                square - product,
-                product - across,
-            ]
-        )
+        square, product, pair = (table[np.ix_(x, k)] for table in (squares, products, pairs))
+        v, c, across, base = square.mean(), product.mean(), _between_pairs(pair).mean(), _mean_square(pair)
+        return np.array([v - base, c - base, across - base, v - across, v - c, c - across])
 
     value, se = two_way_jackknife(statistic, *values.shape[:2])
     return PairCovariance(*(Estimate(v, s) for v, s in zip(value, se, strict=True)))
@@ -186,6 +178,18 @@ def two_way_jackknife(statistic: Callable[[Kept, Kept], Float], prompts: int, pa
         interaction = np.sum(cells**2, axis=(0, 1)) / ((n - 1) * (m - 1) * n * m)
         variance = np.maximum(variance - interaction, np.maximum(rows, columns))
     return Estimate(value, np.sqrt(variance))
+
+
+def prompt_means(values: Callable[[Kept], Float], prompts: int, pairs: int) -> Estimate:
+    """`two_way_jackknife` of a mean over prompts of values that the pairs kept make of each prompt: -> [X, ...]."""
+    known: dict[bytes, Float] = {}
+
+    def statistic(x: Kept, k: Kept) -> Float:
+        if k.tobytes() not in known:
+            known[k.tobytes()] = values(k)
+        return np.asarray(known[k.tobytes()][x].mean(axis=0))
+
+    return two_way_jackknife(statistic, prompts, pairs)
 
 
 def _between_pairs(pair: Float) -> Float:
