@@ -78,7 +78,7 @@ class Settings:
     temperature: float = 0.7
     sigma: float = 0.004
     members: int = 8
-    pairs: int = 8
+    pairs: int = 12
     prompts: int = 40
     samples: int = 8
     scored: int = 2
