@@ -566,3 +566,9 @@ def test_the_demo_model_as_a_population(demo_checkpoint: Checkpoint) -> None:
         engine.restore()
         assert same_bits(bits(engine), before)
         assert engine.sample(prompts, 2, Sampling(0.0, 6), seed=0) == center
+
+
+def test_what_vllm_cannot_run_is_refused_when_it_is_loaded(tiny_folder: Callable[[str], Path]) -> None:
+    """Heads of 8: its kernels for CPU know no such attention, and say so only when they run."""
+    with pytest.raises(InputError, match=r"llama\d* does not run in vLLM: .*head_dim=8"):
+        load_engine(tiny_folder("llama"), "vllm")

