@@ -1,7 +1,7 @@
 """The command line: `esth diversity` and `esth attack`. A user's mistake is one line and exit status 2."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from itertools import pairwise
@@ -28,17 +28,22 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    return run("esth", _run, arguments)
+
+
+def run(program: str, work: Callable[[list[str]], int], arguments: Sequence[str] | None) -> int:
+    """The exit status of `work`; a user's mistake is one line and status 2, an interruption 130."""
     try:
-        return _run(list(sys.argv[1:] if arguments is None else arguments))
+        return work(list(sys.argv[1:] if arguments is None else arguments))
     except (InputError, ArgumentError) as error:
-        print(f"esth: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"esth: {where}{error.strerror or error}", file=sys.stderr)
+        print(f"{program}: {where}{error.strerror or error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("esth: interrupted; the same command goes on from here", file=sys.stderr)
+        print(f"{program}: interrupted; the same command goes on from here", file=sys.stderr)
         return 130
 
 

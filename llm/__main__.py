@@ -10,19 +10,18 @@ import importlib
 import json
 import os
 import platform
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentParser
 from rich.console import Console
 
 from esth import plots
 from esth.check import Check, Verdict, table
-from esth.cli import progress_bars, refuse_beside_from, spelled
+from esth.cli import progress_bars, refuse_beside_from, run, spelled
 from esth.diversity import write_json
 from esth.diversity.sampling import versions
 from esth.errors import InputError, require
@@ -34,19 +33,7 @@ NUMBERS = dict(zip(("L1", "L2", "L3", "P4", "T5"), LEMMAS, strict=True))
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        return _run(arguments)
-    except (InputError, ArgumentError) as error:
-        print(f"llm: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        print(f"llm: {where}{error.strerror or error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("llm: interrupted; the same command goes on from here", file=sys.stderr)
-        return 130
+    return run("llm", _run, arguments)
 
 
 def _run(arguments: list[str]) -> int:

@@ -332,6 +332,7 @@ def test_mistakes_on_the_command_line_are_one_line(tiny_folder, questions, sampl
         ([model, "--engine", "onnx"], "unknown engine"),
         (["--from", str(damaged(sample, tmp_path / "damaged"))], "do not fit"),
     ]
+    capsys.readouterr()  # what making the model said
     for arguments, message in mistakes:
         assert main(["diversity", *arguments]) == 2, arguments
         told = capsys.readouterr().err

@@ -139,6 +139,7 @@ def test_mistakes_on_the_command_line_are_one_line(tiny_folder, tmp_path, capsys
         (["--from", str(tmp_path / "old")], "another version"),
         (["--from", str(tmp_path / "old"), "--seed", "1"], "--seed does not go with --from"),
     ]
+    capsys.readouterr()  # what making the model said
     for arguments, message in mistakes:
         assert main(arguments) == 2, arguments
         told = capsys.readouterr().err
