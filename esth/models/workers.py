@@ -120,7 +120,8 @@ def load_workers(
         model: a folder, a hub name or "demo"; other machines need it under the same path or name.
         engine: one of `esth.models.ENGINES`.
         workers: engines. One is loaded into this process, unless `address` says where.
-        threads: of torch in each engine; by default what torch takes for one engine here, and 1 for each of many.
+        threads: of torch in each engine; by default what torch takes for one engine here, and 1 for each of many, or
+            its share of the cores where many are on GPUs, whose numbers do not depend on it.
         address: of a Ray cluster ("auto": the one this machine belongs to); else Ray is started on this machine.
         gpus: that Ray gives each worker, a fraction if several share one; by default one if there are any and the
             option `device` does not name the CPU.
@@ -144,7 +145,11 @@ def load_workers(
     if not isinstance(model, Checkpoint):
         model = load_checkpoint(model, trust_remote_code=trust_remote_code)
     if not local:
-        return RayPool(model, engine, workers, threads=threads or 1, address=address, gpus=gpus, **options)
+        if threads is None:
+            threads = 1
+            if require("torch", "llm").cuda.is_available() and not str(options.get("device")).startswith("cpu"):
+                threads = max(1, (os.cpu_count() or 1) // workers)  # noise is drawn on the processor
+        return RayPool(model, engine, workers, threads=threads, address=address, gpus=gpus, **options)
     if threads is not None:
         require("torch", "llm").set_num_threads(threads)
     return Local(load_engine(model, engine, **options))
