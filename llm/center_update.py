@@ -385,7 +385,7 @@ def figure(title: str, data: Data) -> Any:
     if len(betas) > 0:
         for style, name in enumerate(("θ + Δ", "θ − Δ", "tilt")):
             shown = "population's gain p̄_w − p̄" if name == "tilt" else f"p({name}) − p"
-            _points(a, betas, data["change"][name], style, shown)
+            _points(a, betas * 1.03 ** (style - 1), data["change"][name], style, shown)
         control = data["control"]
         plots.measured(
             a, [control["beta"]], [control["value"]], [control["se"]], style=3, name="random step, mean of ±"
@@ -417,6 +417,7 @@ def figure(title: str, data: Data) -> Any:
         shown = name if name in ("center", "population") else f"updated center, {name}"
         _points(d, k * 1.03 ** (style - 2), data["coverage"][name], style % len(plots.MARKERS), shown)
     plots.label(d, "(d) pass@K, held-out prompts", "tries K", "coverage C_K", log="x")
+    d.set_ylim(-0.02, 1.02)
     for ax in (c, d):
         plots.ticks(ax, k)
     for ax in (a, b, c, d):

@@ -221,7 +221,7 @@ def kept(folder, world, seed, m=32, updated=128, pair_samples=16):
     (folder / "arrays").mkdir()
     (folder / "arrays" / "identity.json").write_text("{}")
     square = np.sum((z @ world.epsilon / n) ** 2)
-    np.savez(folder / "arrays" / "step.npz", square=square, size=world.epsilon.shape[1])
+    np.savez(folder / "arrays" / "step.npz", square=square, size=world.epsilon.shape[1], seconds=0.0)
     return samples
 
 
