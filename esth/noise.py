@@ -147,7 +147,8 @@ class Member:
         same bits on every engine, where a fused multiply-add would not.
         """
         epsilon = parameter_noise(self.seed, name, shape, self.family, start, count, rank=self.rank)
-        return np.multiply(epsilon, np.float32(self.sign * scale), out=epsilon)
+        with np.errstate(over="ignore", invalid="ignore"):  # who uses the weights finds that they are not finite
+            return np.multiply(epsilon, np.float32(self.sign * scale), out=epsilon)
 
 
 @dataclass(frozen=True)

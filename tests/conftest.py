@@ -24,7 +24,8 @@ def demo_checkpoint():
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Folders of random two-layer models: "llama" (tied), "llama-untied", "qwen2" (tied, biases), "gpt2", "mixtral"."""
+    """Folders of random two-layer models: "llama" (tied), "llama-untied", "qwen2" (tied, biases), "gpt2", "mistral" (a
+    window of 8 tokens), "mixtral"."""
     made: dict[str, Path] = {}
 
     def folder(kind: str) -> Path:
@@ -55,6 +56,7 @@ def _write(kind: str, folder: Path) -> None:
         "llama-untied": lambda: transformers.LlamaConfig(**common, **shape, tie_word_embeddings=False),
         "qwen2": lambda: transformers.Qwen2Config(**common, **shape, tie_word_embeddings=True),
         "gpt2": lambda: transformers.GPT2Config(**common, n_embd=32, n_layer=2, n_head=4, n_positions=128),
+        "mistral": lambda: transformers.MistralConfig(**common, **shape, sliding_window=8, tie_word_embeddings=True),
         "mixtral": lambda: transformers.MixtralConfig(**common, **shape, num_local_experts=2),
     }[kind]()
     torch.manual_seed(0)

@@ -189,6 +189,35 @@ def test_an_update_can_be_tried_as_a_member(tiny_folder: Folder) -> None:
     assert same_bits(bits(engine), tried)
 
 
+@pytest.mark.parametrize(("dtype", "size"), [("float16", 1e6), ("float32", 1e39)])
+def test_an_update_that_overflows_leaves_the_center(tiny_folder: Folder, dtype: str, size: float) -> None:
+    engine = engine_of(tiny_folder("llama"), dtype=dtype)
+    before = bits(engine)
+    with pytest.raises(InputError, match="overflows"):
+        engine.apply_update([(MEMBER, size)])
+    assert same_bits(bits(engine), before)
+    engine.set_member(MEMBER, 0.1)
+    engine.restore()
+    assert same_bits(bits(engine), before)
+
+
+def test_an_update_is_whole_or_not_at_all(tiny_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted after the last parameter moved: the old center, in the parameters and in the copy."""
+    engine = engine_of(tiny_folder("llama"))
+    before = bits(engine)
+
+    def interrupt(weights):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("esth.models.transformers_engine.check_finite", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        engine.apply_update([(MEMBER, 0.1)])
+    assert same_bits(bits(engine), before)
+    engine.set_member(MEMBER, 0.1)
+    engine.restore()
+    assert same_bits(bits(engine), before)
+
+
 def test_the_center_is_where_the_update_went(tiny_folder: Folder) -> None:
     engine, again = engine_of(tiny_folder("llama")), engine_of(tiny_folder("llama"))
     log = [[(member, 0.02) for member in population(seed, 3)] for seed in range(4)]
@@ -226,7 +255,7 @@ def test_bad_changes_are_refused_and_change_nothing(tiny_folder: Folder, change)
 # Sampling and scoring
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "mistral"])
 @pytest.mark.parametrize(
     "sampling",
     [

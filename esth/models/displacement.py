@@ -1,11 +1,13 @@
 """Moving all weights of a center along a direction: one arithmetic, so that engines agree to the bit."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from esth._threads import side_by_side
-from esth.noise import Float32
+from esth.errors import InputError
+from esth.noise import Direction, Float32
 
 SLICE = 1 << 20
 """Elements of a parameter moved at once: scratch memory of a few MB."""
@@ -29,3 +31,17 @@ def displace(center: Mapping[str, torch.Tensor], noise: Noise, out: Mapping[str,
 
     sizes = {name: tensor.numel() for name, tensor in center.items()}
     side_by_side(move, [(n, i, min(i + SLICE, size)) for n, size in sizes.items() for i in range(0, size, SLICE)])
+
+
+def check_update(update: Sequence[tuple[Direction, float]]) -> None:
+    """Raise InputError unless all coefficients are finite."""
+    for direction, coefficient in update:
+        if not math.isfinite(coefficient):
+            raise InputError(f"the coefficient of {direction} is {coefficient}")
+
+
+def check_finite(weights: Mapping[str, torch.Tensor]) -> None:
+    """Raise InputError where a weight is not finite: an update too large for the dtype."""
+    name = next((name for name, tensor in weights.items() if not tensor.isfinite().all()), None)
+    if name is not None:
+        raise InputError(f"the update overflows {name}: the center stays where it was")

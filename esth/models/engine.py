@@ -54,8 +54,8 @@ class Sampling:
     top_p: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise InputError(f"temperature must be finite and at least 0, not {self.temperature}")
+        if not (self.temperature == 0 or 1e-6 <= self.temperature < float("inf")):
+            raise InputError(f"temperature must be finite, and 0 or at least 1e-6, not {self.temperature}")
         if self.max_tokens < 1:
             raise InputError(f"max_tokens must be at least 1, not {self.max_tokens}")
         if self.top_k is not None and self.top_k < 1:
@@ -101,6 +101,9 @@ class Engine(Protocol):
         """Move the center by Σ coefficient · ε, summed in float32 in the order given; become the new center.
 
         A function of the old center and the update alone, bit for bit, so that a log of updates rebuilds any center.
+
+        Raises:
+            InputError: a coefficient that is not finite, or an update that overflows the dtype; the center stays.
         """
         ...
 

@@ -9,6 +9,7 @@ next number of the response's own uniform stream.
 import copy
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from esth.errors import InputError
 from esth.models.checkpoint import Checkpoint, one_line
-from esth.models.displacement import Noise, displace
+from esth.models.displacement import check_finite, check_update, displace
 from esth.models.engine import Engine, Response, Sampling, check_tokens
 from esth.noise import Combination, Direction, uniforms
 
@@ -61,7 +62,7 @@ class TransformersEngine(Engine):
         self.block_bytes = block_bytes
         self.parameters = parameters_by_checkpoint_name(self.model, checkpoint)
         self.vocabulary: int = self.model.get_output_embeddings().weight.shape[0]
-        # The one extra copy of the weights, made when the center is first left.
+        # The center, while the parameters are a member's.
         self._center: dict[str, torch.Tensor] = {}
         self._member: tuple[Direction, float] | None = None
 
@@ -71,8 +72,9 @@ class TransformersEngine(Engine):
         if not 0 <= sigma < math.inf:
             raise InputError(f"sigma must be finite and at least 0, not {sigma}")
         if self._member != (member, sigma):
-            self._displace(partial(member.noise, scale=sigma))
-            self._member = (member, sigma)
+            with self._center_if_interrupted():
+                self._member = (member, sigma)
+                displace(self._center, partial(member.noise, scale=sigma), self.parameters)
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -82,21 +84,20 @@ class TransformersEngine(Engine):
 
     @torch.no_grad()
     def apply_update(self, update: Sequence[tuple[Direction, float]]) -> None:
-        for member, coefficient in update:
-            if not math.isfinite(coefficient):
-                raise InputError(f"the coefficient of {member} is {coefficient}")
-        self._displace(Combination(tuple(update)).noise)
-        for name, center in self._center.items():
-            center.copy_(self.parameters[name])
+        check_update(update)
+        with self._center_if_interrupted():
+            self._member = None
+            displace(self._center, Combination(tuple(update)).noise, self.parameters)
+            check_finite(self.parameters)
+            self._center = {}  # the parameters are the center now: one step, so that no part of the old one is left
 
-    @torch.no_grad()
-    def _displace(self, noise: Noise) -> None:
-        """Parameters = center + noise; nothing but the center is held besides. Interrupted, the model is the center."""
+    @contextmanager
+    def _center_if_interrupted(self) -> Iterator[None]:
+        """The one extra copy of the weights is made when the center is first left; whatever fails leads back to it."""
         if not self._center:
             self._center = {name: parameter.clone() for name, parameter in self.parameters.items()}
-        self._member = None
         try:
-            displace(self._center, noise, self.parameters)
+            yield
         except BaseException:
             self.restore()
             raise
@@ -242,11 +243,13 @@ class TransformersEngine(Engine):
         What the prompts of a group begin with in common (a chat's system turn) is read once.
         """
         order = sorted(wanted, key=lambda i: len(prompts[i]))
+        # A layer that sees a window only counts what stands between a token and another, padding too.
+        full = not any(getattr(layer, "is_sliding", False) for layer in DynamicCache(config=self.model.config).layers)
         for start in range(0, len(order), self.rows):
             group = order[start : start + self.rows]
             heads = [list(prompts[i][:-1]) for i in group]
             last = torch.tensor([prompts[i][-1:] for i in group], device=self.device)
-            shared = _common_length(heads)
+            shared = _common_length(heads) if full else 0
             tokens, mask = _pad([head[shared:] for head in heads], self.device, left=True)
             begin = torch.tensor([heads[0][:shared]], dtype=torch.long, device=self.device)
             mask = torch.cat([torch.ones_like(begin).expand(len(group), -1), mask], dim=1)

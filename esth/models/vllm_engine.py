@@ -30,7 +30,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from esth.errors import InputError, require
 from esth.models.checkpoint import Checkpoint, one_line
-from esth.models.displacement import Noise, displace
+from esth.models.displacement import Noise, check_finite, check_update, displace
 from esth.models.engine import Engine, Response, Sampling, check_tokens
 from esth.models.transformers_engine import parameters_by_checkpoint_name, policy_logits
 from esth.noise import Combination, Direction, hashed
@@ -125,12 +125,11 @@ class VLLMEngine(Engine):
         self._write(iter(self._center.items()))
 
     def apply_update(self, update: Sequence[tuple[Direction, float]]) -> None:
-        for member, coefficient in update:
-            if not math.isfinite(coefficient):
-                raise InputError(f"the coefficient of {member} is {coefficient}")
+        check_update(update)
         noise = Combination(tuple(update)).noise
         with self._center_if_interrupted():
             moved = {name: _displaced(name, center, noise) for name, center in self._center.items()}
+            check_finite(moved)
             self._write(iter(moved.items()))
         self._center = moved
 
