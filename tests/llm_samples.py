@@ -36,7 +36,7 @@ def synthetic_sample(rng, p, m, *, center=None, scored=0, js=0.0, family="gaussi
     forms = np.where(sample[:, None] < scored, np.ones((x * m, n)), np.nan)
     settings = {
         "prompts": x, "members": n, "samples": m, "scored": scored, "family": family, "sigma": sigma, "seed": seed,
-        "task_name": "synthetic", "temperature": 1.0, "max_tokens": 3,
+        "task_name": "synthetic", "temperature": 1.0, "max_tokens": 3, "seconds": 0.0,
     }  # fmt: skip
     return PopulationSample(
         settings,

@@ -56,15 +56,20 @@ def test_step_is_the_update_of_the_engine(ran, tiny_folder):
     engine = TransformersEngine(load_checkpoint(str(tiny_folder("llama"))))
     with Samples(ran, None) as samples:
         iid, found = samples.iid(), samples.arrays("step", None)
-        directions = samples.population("updated", None, None).settings["directions"]
+        updated = samples.population("updated", None, None)
+    directions, success = updated.settings["directions"], updated.grid(updated.population.reward).mean(axis=(0, 2))
     fitness = iid.grid(iid.population.reward)[0::2].mean(axis=(0, 2))
-    z, members, beta = zscore(fitness), population(0, 2), 2.0
+    z, members, beta = zscore(fitness), population(0, 3), 2.0
+    assert np.ptp(z) > 0 and set(np.abs(z).round(6)) != {1.0}, "the test must be able to fail"
     before = {name: p.clone() for name, p in engine.parameters.items()}
-    coefficients = [beta * SIGMA * float(x) / 2 for x in z]
+    coefficients = [beta * SIGMA * float(x) / 3 for x in z]
     engine.apply_update(list(zip(members, coefficients, strict=True)))
     moved = sum(float(((p - before[name]).double() ** 2).sum()) for name, p in engine.parameters.items())
     assert moved == pytest.approx((beta * SIGMA) ** 2 * float(found["square"]), rel=1e-4)
     assert int(found["size"]) == sum(p.numel() for p in engine.parameters.values())
+    center = updated.center.reward.mean()
+    for name, first in (("θ + Δ", 0), ("θ − Δ", 1)):
+        assert record(ran)["data"]["change"][name]["value"] == pytest.approx(success[first:-2:2] - center)
     assert len(directions) == 2 * len(BETAS) + 2
     assert all(repr(c) in directions[4] and repr(-c) in directions[5] for c in coefficients)
 

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("matplotlib", reason="figures need the extra esth[plot]")
 
 from esth.check import Verdict
+from esth.estimators.pair_covariance import unlike
 from esth.lemmas import two_point as lemma
 from esth.models import load_checkpoint
 from esth.models.engine import Response, Sampling
@@ -43,7 +44,7 @@ def easy_questions(folder, path):
 
 def options(folder, data, **changes):
     sizes = {
-        "task": "file", "data": data, "verifier": "text", "prompts": PROMPTS, "members": 2, "samples": 2, "pairs": 6,
+        "task": "file", "data": data, "verifier": "text", "prompts": PROMPTS, "members": 3, "samples": 3, "pairs": 6,
         "pair_samples": 4, "sigma": SIGMA, "max_tokens": 3, "temperature": 0.3, "updated_samples": 6,
     } | changes  # fmt: skip
     return ["--model", str(folder), *(f"--{k}={v}" for k, v in sizes.items())]
@@ -164,6 +165,9 @@ def test_right_predictions_hold_and_name_the_winner(kind, m, shape, winner):
     assert verdicts(checks) == [Verdict.HOLDS] * 3
     assert f"predicts the {winner}" in checks[2].detail
     odd, even, shared = shape
+    differences = unlike(y[..., 0::2].mean(axis=-1))
+    for name, moment, n in zip(study.ESTIMATES, differences, (23, 24), strict=True):
+        assert data[name]["predicted"]["value"] == pytest.approx(moment.mean() / (0.01**2 * n))
     noise = 0.25 - 0.01 - odd**2 - even**2  # E p(1 − p)
     single = data["single"]["two_point"]
     assert abs(single["value"] - (noise * (1 - shared) + 2 * odd**2)) < 4 * single["se"]
