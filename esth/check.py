@@ -193,6 +193,16 @@ def as_identity(check: Check) -> Check:
     return replace(check, verdict=Verdict.IDENTITY) if check.verdict is Verdict.HOLDS else check
 
 
+def estimated(check: Check) -> Check:
+    """The same check of sampled numbers: where none varied it is vacuous, an error of 0 being no certainty then."""
+    scale = max(abs(check.measured), abs(check.predicted or 0.0))
+    varied = math.hypot(check.measured_se, check.predicted_se) > 1e-12 * scale
+    if varied or check.verdict in (Verdict.IDENTITY, Verdict.VACUOUS):
+        return check
+    detail = "; ".join(filter(None, (check.detail, "no sample differed from another: nothing to compare")))
+    return replace(check, verdict=Verdict.VACUOUS, samples_factor=None, detail=detail)
+
+
 def judge_identity(statement: str, what: str, left: float, right: float, *, detail: str = "") -> Check:
     """Compare the two sides of a relation that any numbers satisfy: `identity` if equal up to rounding."""
     return as_identity(judge_equal(statement, what, left, right, detail=detail))

@@ -125,9 +125,9 @@ def _updated(samples: Samples, z: Float, prompts: int) -> tuple[Updated, Updated
     """The updated centers, and as a control one at the largest β whose z are drawn, not earned."""
     s = samples.settings
     config = s.population(
-        sigma=1.0, members=2 * len(s.betas) + 2, samples=s.updated_samples, scored=0, prompts=prompts, seed=s.seed + 2
+        sigma=1.0, members=2 * len(s.betas) + 2, samples=s.updated_samples, scored=0, prompts=prompts, seed=s.stream(2)
     )
-    members = population(s.seed, s.members)
+    members = population(s.stream(0), s.members)
     random = zscore(np.random.default_rng(s.seed).standard_normal(len(z)))
     steps = [*(beta * s.sigma * z for beta in s.betas), max(s.betas) * s.sigma * random]
     directions = [_step(members, sign * step) for step in steps for sign in (1, -1)]
@@ -328,7 +328,7 @@ def drift(samples: Samples, control: Updated, z: Float, remainder: Remainder) ->
     """
     s, n = samples.settings, len(z)
     x, _, responses = control.plus.shape
-    found = samples.arrays("step", partial(_unit_step_square, z=z, seed=s.seed))
+    found = samples.arrays("step", partial(_unit_step_square, z=z, seed=s.stream(0)))
     square, d = float(found["square"]), int(found["size"])
     beta = max(s.betas)
     alpha = beta * s.sigma

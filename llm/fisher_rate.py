@@ -19,7 +19,7 @@ import numpy as np
 from scipy import stats
 
 from esth import plots
-from esth.check import Check, Verdict, Z, judge_equal, judge_identity
+from esth.check import Check, Verdict, Z, estimated, judge_equal, judge_identity
 from esth.divergence import weight_entropy
 from esth.diversity import DiversityConfig
 from esth.diversity.report import effective_rank, per_prompt, report
@@ -145,7 +145,7 @@ def study(samples: Samples) -> tuple[list[Check], Data]:
     if s.groups:
         found, data["groups"] = _groups(samples, sweep, gradients)
         checks += found
-    return checks, data
+    return [estimated(check) for check in checks], data
 
 
 # Samples
@@ -163,7 +163,7 @@ def _population(
     samples: Samples, k: int, name: str, sigma: float, parameters: Sequence[str] | None = None
 ) -> PopulationSample:
     s = samples.settings
-    members = population(s.seed, s.rate_members)
+    members = population(s.stream(0), s.rate_members)
     directions: list[Direction] = list(members)
     if parameters is not None:
         directions = [Restricted(member, frozenset(parameters)) for member in members]

@@ -6,7 +6,6 @@ and kept. So everything is recomputed from the folder alone, with no model, and 
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from esth._files import write_text
 from esth.check import Check, Verdict
 from esth.diversity import DiversityConfig, sample_into
 from esth.diversity.journal import Journal
@@ -119,10 +119,14 @@ class Settings:
             name: getattr(self, name)
             for name in (
                 "task", "data", "split", "difficulty", "question", "answer", "verifier", "max_tokens", "temperature",
-                "sigma", "members", "samples", "scored", "prompts", "engine", "workers", "dtype", "seed", "block_gib",
+                "sigma", "members", "samples", "scored", "prompts", "engine", "workers", "dtype", "block_gib",
             )
         }  # fmt: skip
-        return DiversityConfig(**(shared | changes))
+        return DiversityConfig(**(shared | {"seed": self.stream(0)} | changes))
+
+    def stream(self, k: int) -> int:
+        """The seed of the k-th of four kinds of members and responses: no run's are those of another seed's run."""
+        return 4 * self.seed + k
 
     def sweep(self) -> NDArray[np.float64]:
         """The values of sigma of `fisher_rate`."""
@@ -170,7 +174,7 @@ class Samples(AbstractContextManager["Samples"]):
         """Antithetic pairs on the same prompts, of other directions than `iid`: each member is also a fresh one."""
         s = self.settings
         config = s.population(
-            family="antithetic", members=2 * s.pairs, samples=s.pair_samples, scored=0, seed=s.seed + 1
+            family="antithetic", members=2 * s.pairs, samples=s.pair_samples, scored=0, seed=s.stream(1)
         )
         return self.population("pairs", config, lambda: self.task)
 
@@ -190,6 +194,10 @@ class Samples(AbstractContextManager["Samples"]):
             sample = sample_into(place, self.workers, task(), config, self._titled(name), directions)
         elif place.is_dir():
             sample = PopulationSample.load(place)
+            # What was left to the task, and who did the work, is not in the settings.
+            own = {k: v for k, v in asdict(config).items() if v is not None and k != "workers"}
+            if any(sample.settings.get(k) != v for k, v in own.items()):
+                raise InputError(f"{place} is not the sample {name!r} of {self.folder}/settings.json")
         else:
             raise InputError(f"{self.folder} has no sample {name!r}: give --model to make it")
         self.seconds[name] = float(sample.settings["seconds"])
@@ -199,7 +207,7 @@ class Samples(AbstractContextManager["Samples"]):
         """Named arrays that `make` computes with a model."""
         folder = self.folder / "arrays"
         found = Journal(folder, {}).get(name) if folder.is_dir() else None
-        if found is None:
+        if found is None or "seconds" not in found:
             if self.model is None:
                 raise InputError(f"{self.folder} has no arrays {name!r}: give --model to make them")
             workers, started = self.workers, time.monotonic()
@@ -300,10 +308,4 @@ def _settings(stored: dict[str, Any], folder: Path) -> Settings:
 
 
 def _write(folder: Path, content: dict[str, Any]) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        half = folder / ".settings.half"
-        half.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        os.replace(half, folder / "settings.json")
-    except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
+    write_text(folder / "settings.json", json.dumps(content, indent=2) + "\n")

@@ -76,7 +76,7 @@ def study(samples: Samples) -> tuple[list[Check], Data]:
     shared, iid = _twins(samples), samples.iid()
     texts = samples.arrays("teacher-forced", partial(_teacher_forced, samples=samples, center=iid))
     prefixes = samples.arrays("prefix-rewards", partial(_prefix_rewards, samples=samples, own=own, shared=shared))
-    epsilon = samples.arrays("coordinates", partial(_coordinates, pairs=s.pairs, seed=s.seed + 1))["epsilon"]
+    epsilon = samples.arrays("coordinates", partial(_coordinates, pairs=s.pairs, seed=s.stream(1)))["epsilon"]
     evaluations = {
         "scoring": _paired(_means(texts["reference"], texts["reference_lengths"])[-1]),
         "own": _paired(y),
@@ -118,12 +118,12 @@ class Twin:
 
 def _pairs(samples: Samples) -> list[Member]:
     """The members of `Samples.antithetic`."""
-    return population(samples.settings.seed + 1, 2 * samples.settings.pairs, "antithetic")
+    return population(samples.settings.stream(1), 2 * samples.settings.pairs, "antithetic")
 
 
 def _twins(samples: Samples) -> PopulationSample:
     s = samples.settings
-    config = s.population(family="antithetic", members=2 * s.pairs, samples=TWIN_SAMPLES, scored=0, seed=s.seed + 3)
+    config = s.population(family="antithetic", members=2 * s.pairs, samples=TWIN_SAMPLES, scored=0, seed=s.stream(3))
     return samples.population("twins", config, lambda: samples.task, [Twin(m) for m in _pairs(samples)])
 
 

@@ -15,6 +15,7 @@ from esth.check import (
     Check,
     Verdict,
     Z,
+    estimated,
     judge_bracket,
     judge_equal,
     judge_identity,
@@ -298,3 +299,13 @@ def test_a_wrong_constant_is_noticed(monkeypatch, name):
         )
         test_exact_values_are_judged_up_to_the_rounding_of_what_they_are_compared_with(-1.002e-14, 0.0, 1.0, VIOLATED)
         test_both_errors_add_in_quadrature()
+
+
+def test_sampled_numbers_that_do_not_vary_decide_nothing():
+    for measured in (1.0, 2.0):  # would hold, would be violated
+        check = judge_equal("L1.1", "JS", measured, 1.0, measured_se=measured * 1e-15, tolerance=0.1)
+        assert check.verdict is not Verdict.VACUOUS and estimated(check).verdict is Verdict.VACUOUS
+    varied = judge_equal("L1.1", "JS", 1.0, 1.0, measured_se=1e-3, tolerance=0.1)
+    assert estimated(varied) == varied
+    identity = judge_identity("L1.1", "JS", 1.0, 1.0)
+    assert estimated(identity) == identity

@@ -157,6 +157,23 @@ def test_result_does_not_depend_on_the_blocks(engine, questions, sample):
     assert other.center.forms == pytest.approx(sample.center.forms, rel=1e-3, abs=1e-4)
 
 
+@pytest.mark.parametrize("positions", [1, 4])
+def test_a_response_longer_than_the_memory_is_scored_in_parts(engine, questions, positions, monkeypatch):
+    config = configuration(questions, samples=3, max_tokens=9)
+    whole = sample_population(Local(engine), config.load_task(), config)
+    held = []
+    inner = Jobs._logits
+    monkeypatch.setattr(Jobs, "_logits", lambda *a: held.append(inner(*a)) or held[-1])
+    config = configuration(questions, samples=3, max_tokens=9, block_gib=positions * 4 * VOCABULARY * 4 / 2**30)
+    parts = sample_population(Local(engine), config.load_task(), config)
+    assert max(x.numel() for x in held) <= positions * 4 * VOCABULARY * (4 / 3)  # 3 members; 4 with the center
+    assert parts.population.tokens == whole.population.tokens and max(whole.population.lengths) == 9
+    for name in ("scores", "chain", "rb", "lower", "upper"):
+        assert getattr(parts.population, name) == pytest.approx(getattr(whole.population, name), abs=1e-4)
+    assert parts.center.forms == pytest.approx(whole.center.forms, rel=1e-2, abs=1e-3)
+    assert parts.center.rate == pytest.approx(whole.center.rate, rel=1e-2, abs=1e-5)
+
+
 def test_saved_sample_gives_the_same_report(sample, tmp_path):
     sample.save(tmp_path / "s")
     again = PopulationSample.load(tmp_path / "s")
@@ -354,6 +371,46 @@ def test_a_damaged_journal_is_done_again(tmp_path):
     journal.put("x", {"v": np.arange(3)})
     (tmp_path / "j" / "x.npz").write_bytes(b"half")
     assert journal.get("x") is None
+
+
+def test_two_processes_do_not_work_in_one_folder(tmp_path):
+    code = f"""
+import pathlib, sys
+from esth.diversity.journal import Journal
+journal = Journal(pathlib.Path({str(tmp_path / "j")!r}), {{"a": 1}})
+print("at work", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "at work\n"
+        with pytest.raises(InputError, match="another process is at work there"):
+            Journal(tmp_path / "j", {"a": 1})
+        other.kill()
+    Journal(tmp_path / "j", {"a": 1})  # a killed process holds nothing
+
+
+def test_other_prompts_are_other_work(tiny_folder, questions, tmp_path):
+    """The same command after the file has changed: neither begun nor finished samples are taken for the new prompts."""
+    model, path = str(tiny_folder("llama")), tmp_path / "q.jsonl"
+    path.write_text('{"question": "t5", "answer": "1"}\n{"question": "t6", "answer": "1"}\n')
+    config = configuration(str(path), prompts=2, samples=2)
+
+    def stop(stage, done, total, tokens):
+        if stage == "sampling" and done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(model, config, out=tmp_path / "begun", progress=stop)
+    measure(model, config, out=tmp_path / "done")
+    path.write_text('{"question": "t7", "answer": "1"}\n{"question": "t6", "answer": "1"}\n')
+    with pytest.raises(InputError, match="other settings"):
+        measure(model, config, out=tmp_path / "begun")
+    with pytest.raises(InputError, match=r"other settings \(problems\)"):
+        measure(model, config, out=tmp_path / "done")
+    with pytest.raises(InputError, match=r"max_tokens"):
+        measure(model, configuration(str(path), prompts=2, samples=2, max_tokens=3), out=tmp_path / "done")
 
 
 def test_finished_work_is_reported_again_and_never_overwritten(tiny_folder, questions, tmp_path):

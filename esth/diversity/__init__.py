@@ -8,17 +8,16 @@
 """
 
 import json
-import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from esth._files import write_text
 from esth.diversity.compare import Comparison, compare
 from esth.diversity.config import DiversityConfig
 from esth.diversity.journal import Journal
 from esth.diversity.report import Quantity, Report, report
-from esth.diversity.sampling import Progress, quiet, sample_population
+from esth.diversity.sampling import Progress, identify, quiet, sample_population
 from esth.errors import InputError
 from esth.noise import Direction
 from esth.sample import PopulationSample, check_output
@@ -105,10 +104,7 @@ def sample_into(
     """
     if folder is None:
         return sample_population(workers, task, config, progress, None, directions)
-    identity = {**asdict(config), "fingerprint": workers.checkpoint.fingerprint}
-    if directions is not None:
-        identity["directions"] = [str(d) for d in directions]
-    del identity["workers"]  # the numbers do not depend on it
+    identity = identify(workers.checkpoint, task, config, directions)
     check_output(folder)
     if folder.exists() and any(folder.iterdir()):
         return _finished(folder, identity)
@@ -126,9 +122,7 @@ def _finished(folder: Path, identity: dict[str, Any]) -> PopulationSample:
         InputError: it is one of other settings, which is not to be overwritten.
     """
     sample = PopulationSample.load(folder)
-    # What was left to the task or to another setting is stored as the number it became.
-    left = {k for k in ("max_tokens", "scored") if identity[k] is None}
-    other = [k for k, v in identity.items() if sample.settings.get(k) != v and k not in left]
+    other = [name for name, value in identity.items() if sample.settings.get(name) != value]
     if other:
         raise InputError(f"{folder} holds a sample of other settings ({', '.join(other)}): name another output folder")
     return sample
@@ -136,6 +130,4 @@ def _finished(folder: Path, identity: dict[str, Any]) -> PopulationSample:
 
 def write_json(path: Path, content: object) -> None:
     """Write JSON whole or not at all."""
-    half = path.with_name(f".{path.name}.half")
-    half.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(half, path)
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -1,8 +1,10 @@
 """What of a long sampling is done, so that Ctrl-C or a killed process costs one step and not the whole."""
 
+import fcntl
 import json
 import os
 import shutil
+import weakref
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from esth._files import write_text, write_whole
 from esth.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,23 +27,29 @@ class Journal:
 
     Args:
         folder: where they lie.
-        identity: JSON types that say what the work is; a folder of other work is refused.
+        identity: JSON types that say what the work is; a folder of other work is refused, and one that another process
+            works in.
     """
 
     def __init__(self, folder: Path | None, identity: dict[str, Any] | None = None) -> None:
         self.folder = folder
         if folder is None:
             return
+        mark, text = folder / "identity.json", json.dumps(identity, sort_keys=True)
+        if not mark.is_file():
+            write_text(mark, text)
         try:
-            mark = folder / "identity.json"
-            text = json.dumps(identity, sort_keys=True)
-            if not mark.is_file():
-                folder.mkdir(parents=True, exist_ok=True)
-                mark.write_text(text, encoding="utf-8")
-            elif mark.read_text(encoding="utf-8") != text:
-                raise InputError(f"{folder} holds unfinished work of other settings: delete it or name another folder")
+            lock = os.open(mark, os.O_RDWR)
+            weakref.finalize(self, os.close, lock)  # and with it the lock is gone, as with the process
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # By the same descriptor: closing another of the file would give the lock away.
+            found = os.read(lock, os.fstat(lock).st_size).decode(errors="replace")
+        except BlockingIOError as error:
+            raise InputError(f"{folder}: another process is at work there") from error
         except OSError as error:
             raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
+        if found != text:
+            raise InputError(f"{folder} holds unfinished work of other settings: delete it or name another folder")
 
     def get(self, name: str) -> Arrays | None:
         """The group `name`, None if it is not there."""
@@ -57,13 +66,7 @@ class Journal:
         """Keep a group and return it."""
         path = self._path(name)
         if path is not None:
-            half = path.with_suffix(".half")
-            try:
-                with open(half, "wb") as stream:
-                    np.savez(stream, allow_pickle=False, **arrays)
-                os.replace(half, path)
-            except OSError as error:
-                raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+            write_whole(path, lambda stream: np.savez(stream, allow_pickle=False, **arrays))
         return arrays
 
     def responses(self, name: str, prompts: int) -> list[list["Response"]] | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from esth.check import Bracket, Check, Verdict, judge_equal
+from esth.check import Bracket, Check, Verdict, as_identity, estimated, judge_equal
 from esth.divergence import weight_entropy
 from esth.estimators import advantage, intervals, js, projected_js
 from esth.estimators.intervals import Interval
@@ -86,6 +86,7 @@ def report(sample: PopulationSample) -> Report:
         _rate(out, scored)
     if sample.verified:
         _success(out, sample)
+    out.checks = [estimated(check) for check in out.checks]
     return out
 
 
@@ -140,17 +141,9 @@ def _diversity(out: Report, sample: PopulationSample) -> None:
         row |= {"JS chain": float(v), "JS chain se": float(s), "tokens": float(t)}
     if ceiling == 0:  # one member: JS is 0 whatever it says
         return
-    above = upper.value if upper.value.mean() < ceiling else np.full_like(upper.value, ceiling)
-    bounds = Bracket(float(lower.value.mean()), float(above.mean()))
-    out.checks.append(
-        fisher_rate.check_bracket(
-            min(float(chain.mean()), ceiling),
-            bounds,
-            n,
-            js_se=_nearest_error(chain, lower.value, above, within),
-            sequence=True,
-        )
-    )
+    # L1.3 at every prefix of every response: true of any numbers, and so of their means.
+    bounds = Bracket(float(lower.value.mean()), float(upper.value.mean()))
+    out.checks.append(as_identity(fisher_rate.check_bracket(float(chain.mean()), bounds, n, sequence=True)))
     difference = per_prompt(sample, values["post"] - values["chain"])
     out.checks.append(
         judge_equal(
@@ -159,13 +152,6 @@ def _diversity(out: Report, sample: PopulationSample) -> None:
             detail="two estimators, paired: tests the scoring",
         )
     )  # fmt: skip
-
-
-def _nearest_error(chain: Floats, lower: Floats, upper: Floats, within: Floats) -> float:
-    """Standard error of the margin, paired by prompt, to the bound that is nearer in standard errors."""
-    margins = [chain - lower, upper - chain]
-    errors = [_standard_error(margin, within) for margin in margins]
-    return min(zip(margins, errors, strict=True), key=lambda pair: pair[0].mean() / max(pair[1], 1e-300))[1]
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Interval:

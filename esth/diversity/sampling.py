@@ -1,10 +1,12 @@
 """Sampling a population around a checkpoint and scoring every response under every member."""
 
+import json
 import math
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from esth.estimators import js
 from esth.fisher import categorical_variance
 from esth.lemmas import fisher_rate
 from esth.models.workers import Local
-from esth.noise import GENERATOR, Direction, population
+from esth.noise import GENERATOR, Direction, hashed, population
 from esth.sample import Center, Floats, Population, PopulationSample
 
 if TYPE_CHECKING:
@@ -127,7 +129,7 @@ def sample_population(
     from esth.tasks.task import encode
 
     started = time.monotonic()
-    given = None if directions is None else [str(d) for d in directions]
+    given = directions
     if directions is None:
         directions = population(config.seed, config.members, config.family, config.rank)
     if len(directions) != config.members:
@@ -143,20 +145,14 @@ def sample_population(
     workers.restore()
     _check_diverse(said, scored, config)
     settings = {
-        **asdict(config),
-        "scored": config.scored_samples,
-        "max_tokens": sampling.max_tokens,
+        **identify(workers.checkpoint, task, config, given),
+        "workers": config.workers,
         "model": workers.checkpoint.name,
-        "fingerprint": workers.checkpoint.fingerprint,
         "task_name": task.name,
-        "split": task.split,
-        "generator": GENERATOR,
         "derivative_step": DERIVATIVE_STEP,
         "versions": versions(),
         "seconds": round(time.monotonic() - started, 1),
     }
-    if given is not None:
-        settings["directions"] = given
     return PopulationSample(
         settings,
         config.weight_vector(),
@@ -165,6 +161,25 @@ def sample_population(
         Population(**said.columns(workers.checkpoint, task), **scored),
         Center(**center.columns(workers.checkpoint, task), **forms),
     )
+
+
+def identify(
+    checkpoint: "Checkpoint", task: "Task", config: DiversityConfig, directions: Sequence[Direction] | None = None
+) -> dict[str, Any]:
+    """What a sample's numbers depend on, as JSON types: two of one identity are the same sample."""
+    from esth.tasks.task import encode
+
+    problems = [(encode(checkpoint.tokenizer, p), p.answer, list(p.choices), list(p.numbers)) for p in task.problems]
+    identity = {
+        **asdict(config),
+        "scored": config.scored_samples,
+        "max_tokens": config.sampling(task.max_tokens).max_tokens,
+        "fingerprint": checkpoint.fingerprint,
+        "problems": f"{hashed(json.dumps(problems)):016x}",
+        "generator": GENERATOR,
+    }
+    del identity["workers"]  # the numbers do not depend on it
+    return identity if directions is None else identity | {"directions": [str(d) for d in directions]}
 
 
 def _check_diverse(said: Spoken, scored: dict[str, Floats], config: DiversityConfig) -> None:
@@ -211,8 +226,8 @@ def _reduce(
         return columns
     width = n if population_ else n + 1
     used = said.pick(rows)
-    positions = int(jobs.config.block_gib * 2**30 / (4 * width * workers.vocabulary))
-    parts = [used.pick(range(part.start, part.stop)) for part in used.blocks(max(1, positions))]
+    positions = jobs.positions(workers.vocabulary, width)
+    parts = [used.pick(range(part.start, part.stop)) for part in used.blocks(positions)]
     found = {b: journal.get(f"{stage}-{b}") for b in range(len(parts))}
     missing = [b for b, block in found.items() if block is None]
     done = len(parts) - len(missing)
@@ -250,48 +265,70 @@ class Jobs:
         else:
             engine.set_member(self.directions[member], sigma)
 
+    def positions(self, vocabulary: int, width: int) -> int:
+        """Positions whose next-token distributions under `width` speakers fit the memory."""
+        return max(1, int(self.config.block_gib * 2**30 / (4 * width * vocabulary)))
+
     def population_block(self, engine: "Engine", said: Spoken) -> dict[str, Floats]:
         """Columns scores [R, N], rb, chain, lower, upper [R]."""
         torch = require("torch", "llm")
+        n = len(self.directions)
         weights = torch.tensor(self.config.weight_vector(), dtype=torch.float64)
-        logits = self._logits(engine, said, range(len(self.directions)), self.config.sigma)
-        tokens = torch.tensor([t for r in said.response for t in r.tokens], device=logits.device)
-        lengths = [len(r.tokens) for r in said.response]
-        speaker = torch.repeat_interleave(torch.tensor(said.member), torch.tensor(lengths)).to(logits.device)
-        pieces = self._pieces(logits)
-        token_scores = side_by_side(lambda i: js.token_scores(logits[i], tokens[i]), pieces)
-        by_response = torch.cat(token_scores).double().cpu().split(lengths)
-        posterior = torch.cat([js.prefix_log_posterior(s, weights) for s in by_response])
-        posterior = posterior.to(logits.dtype).to(logits.device)
-        terms = side_by_side(lambda i: js.position_terms(logits[i], posterior[i], speaker[i]), pieces)
-        columns = {"scores": torch.stack([s.sum(0) for s in by_response]).numpy()}
-        for name in ("rb", "chain", "lower", "upper"):
-            columns[name] = _sums([getattr(t, name) for t in terms], lengths)
+        columns: dict[str, Floats] = {"scores": np.zeros((len(said.response), n))}
+        for part, heads in self._windows(said, self.positions(engine.vocabulary, n)):
+            logits = self._logits(engine, part, heads, range(n), self.config.sigma)
+            tokens = torch.tensor([t for r in part.response for t in r.tokens], device=logits.device)
+            lengths = [len(r.tokens) for r in part.response]
+            speaker = torch.repeat_interleave(torch.tensor(part.member), torch.tensor(lengths)).to(logits.device)
+            pieces = self._pieces(logits)
+            token_scores = side_by_side(partial(_token_scores, logits, tokens), pieces)
+            by_response = torch.cat(token_scores).double().cpu().split(lengths)
+            # The members' posterior at the window's begin is what their weights are there.
+            prior = js.log_posterior(torch.from_numpy(columns["scores"]), weights).exp()
+            posterior = torch.cat([js.prefix_log_posterior(s, w) for s, w in zip(by_response, prior, strict=True)])
+            posterior = posterior.to(logits.dtype).to(logits.device)
+            terms = side_by_side(partial(_terms, logits, posterior, speaker), pieces)
+            columns["scores"] = columns["scores"] + torch.stack([s.sum(0) for s in by_response]).numpy()
+            for name in ("rb", "chain", "lower", "upper"):
+                columns[name] = columns.get(name, 0.0) + _sums([getattr(t, name) for t in terms], lengths)
         return columns
 
     def center_block(self, engine: "Engine", said: Spoken) -> dict[str, Floats]:
         """Columns rate [C], forms [C, N]; they need a policy of full support (L1)."""
         torch = require("torch", "llm")
         speakers = [*range(len(self.directions)), -1]
-        logits = self._logits(engine, said, speakers, DERIVATIVE_STEP * self.config.sigma)
-        weights = torch.tensor(self.config.weight_vector(), dtype=logits.dtype, device=logits.device)
+        columns: dict[str, Floats] = {}
+        for part, heads in self._windows(said, self.positions(engine.vocabulary, len(speakers))):
+            logits = self._logits(engine, part, heads, speakers, DERIVATIVE_STEP * self.config.sigma)
+            weights = torch.tensor(self.config.weight_vector(), dtype=logits.dtype, device=logits.device)
+            found = side_by_side(partial(_directional, logits, weights, self.config.sigma), self._pieces(logits))
+            lengths = [len(r.tokens) for r in part.response]
+            for name, values in zip(("rate", "forms"), zip(*found, strict=True), strict=True):
+                columns[name] = columns.get(name, 0.0) + _sums(list(values), lengths)
+        return columns
 
-        def directional(i: slice) -> tuple[Any, Any]:
-            log_p = log_softmax(logits[i, -1])
-            # Derivatives of logits up to a constant a row, which no variance sees.
-            derivative = (logits[i, :-1] - logits[i, -1:]) / DERIVATIVE_STEP
-            rate = fisher_rate.predict_population(log_p, derivative, weights)
-            return rate, categorical_variance(log_p[:, None, :], derivative) / self.config.sigma**2
+    def _windows(self, said: Spoken, positions: int) -> Iterator[tuple[Spoken, Mapping[int, list[int]]]]:
+        """A block and its prompts; or a response too long for the memory in parts, each after what stands before it."""
+        if len(said.response) > 1 or len(said.response[0].tokens) <= positions:
+            yield said, dict(enumerate(self.prompts))
+            return
+        (x,), (whole,) = said.prompt, said.response
+        for start in range(0, len(whole.tokens), positions):
+            window = replace(whole, tokens=whole.tokens[start : start + positions])
+            yield replace(said, response=[window]), {x: [*self.prompts[x], *whole.tokens[:start]]}
 
-        rates, forms = zip(*side_by_side(directional, self._pieces(logits)), strict=True)
-        lengths = [len(r.tokens) for r in said.response]
-        return {"rate": _sums(list(rates), lengths), "forms": _sums(list(forms), lengths)}
-
-    def _logits(self, engine: "Engine", said: Spoken, speakers: Sequence[int], sigma: float) -> Any:
+    def _logits(
+        self,
+        engine: "Engine",
+        said: Spoken,
+        heads: Mapping[int, list[int]],
+        speakers: Sequence[int],
+        sigma: float,
+    ) -> Any:
         """[positions, speakers, V]: a member is set once, not once a response."""
         torch = require("torch", "llm")
         used = sorted(set(said.prompt))
-        prompts = [self.prompts[x] for x in used]
+        prompts = [heads[x] for x in used]
         grouped = [[r for r, x in zip(said.response, said.prompt, strict=True) if x == y] for y in used]
         positions = sum(len(r.tokens) for r in said.response)
         logits = None
@@ -308,6 +345,23 @@ class Jobs:
         """Positions whose distributions stay near the processor's cache while they are reduced."""
         size = max(1, js.BLOCK // (logits.shape[1] * logits.shape[2]))
         return [slice(i, i + size) for i in range(0, logits.shape[0], size)]
+
+
+def _token_scores(logits: Any, tokens: Any, i: slice) -> Any:
+    return js.token_scores(logits[i], tokens[i])
+
+
+def _terms(logits: Any, posterior: Any, speaker: Any, i: slice) -> js.Terms:
+    return js.position_terms(logits[i], posterior[i], speaker[i])
+
+
+def _directional(logits: Any, weights: Any, sigma: float, i: slice) -> tuple[Any, Any]:
+    """Terms of `Center.rate` and `Center.forms`; the center's logits stand behind the members'."""
+    log_p = log_softmax(logits[i, -1])
+    # Derivatives of logits up to a constant a row, which no variance sees.
+    derivative = (logits[i, :-1] - logits[i, -1:]) / DERIVATIVE_STEP
+    rate = fisher_rate.predict_population(log_p, derivative, weights)
+    return rate, categorical_variance(log_p[:, None, :], derivative) / sigma**2
 
 
 def _sums(pieces: list[Any], lengths: list[int]) -> Floats:
