@@ -212,7 +212,11 @@ def table(checks: Iterable[Check], title: str = "Checks") -> Any:
     """A rich table of checks, one a row; print it with `rich.console.Console`."""
     from rich.table import Table
 
-    out = Table(title=rich_safe(title), title_justify="left")
+    out = Table(
+        title=rich_safe(title), title_justify="left", caption_justify="left",
+        caption="± is one standard error, of the deviation that is judged where two estimates are compared; "
+        "verdicts go by its 99 % interval.",
+    )  # fmt: skip
     for column in ("", "quantity", "measured", "predicted", "bracket", "verdict", "note"):
         out.add_column(column, justify="right" if column in ("measured", "predicted") else "left")
     for c in checks:

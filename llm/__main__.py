@@ -54,15 +54,17 @@ def _run(arguments: list[str]) -> int:
     else:
         settings = Settings(**{f.name: getattr(options, f.name) for f in fields(Settings)})
         folder = options.keep or Path("esth-llm") / f"{Path(options.model).name}-{Path(settings.task).name}"
-    checks: list[Check] = []
-    with progress_bars() as progress, Samples(folder, options.model, settings, progress) as samples:
-        for name in dict.fromkeys(names):
-            checks += study(name, samples, options.out or folder, arguments)
     console = Console()
     if not console.is_terminal:
         console.width = 180
-    console.print(table(checks, f"{samples.name}, {samples.settings.task}, seed {samples.settings.seed}"))
-    counts = Counter(check.verdict for check in checks)
+    counts: Counter[Verdict] = Counter()
+    with progress_bars() as progress, Samples(folder, options.model, settings, progress) as samples:
+        for name in dict.fromkeys(names):
+            checks = study(name, samples, options.out or folder, arguments)
+            console.print(
+                table(checks, f"{name}: {samples.name}, {samples.settings.task}, seed {samples.settings.seed}")
+            )
+            counts.update(check.verdict for check in checks)
     told = ", ".join(f"{counts[v]} {v}" for v in Verdict if counts[v])
     console.print(f"{told} · figures and JSON in {options.out or folder}, samples in {folder}")
     return int(counts[Verdict.VIOLATED] > 0)

@@ -23,6 +23,7 @@ from esth.diversity import DiversityConfig, sample_into
 from esth.diversity.journal import Journal
 from esth.diversity.sampling import Progress, quiet
 from esth.errors import InputError
+from esth.models import check_engine
 from esth.models.workers import Workers, load_workers
 from esth.noise import Direction
 from esth.sample import PopulationSample
@@ -60,7 +61,7 @@ class Settings:
         groups: whether `fisher_rate` splits by parameter group.
         betas: sizes α/σ of the update that `center_update` makes.
         updated_samples: responses of each updated center to each held-out prompt.
-        engine: that holds the weights.
+        engine: that holds the weights: transformers or vllm.
         workers: engines side by side (more than one: Ray).
         dtype: of the weights.
         seed: of members, prompts and responses.
@@ -229,8 +230,9 @@ class Samples(AbstractContextManager["Samples"]):
     def workers(self) -> Workers:
         """The engines, loaded when first needed; the folder is begun when they and the task are there."""
         if self._workers is None:
-            assert self.model is not None and len(self.task) > 0
             s = self.settings
+            check_engine(s.engine)
+            assert self.model is not None and len(self.task) > 0
             self._workers = load_workers(self.model, s.engine, workers=s.workers, dtype=s.dtype)
         if self._new:
             _write(self.folder, {"model": self.model, "settings": self.record()})

@@ -72,10 +72,11 @@ def measure(
     Raises:
         InputError: see `sample_population`, `esth.models.checkpoint.load_checkpoint`, `esth.tasks.load_task`.
     """
-    from esth.models import load_checkpoint
+    from esth.models import check_engine, load_checkpoint
     from esth.models.workers import load_workers
 
     config = DiversityConfig() if config is None else config
+    check_engine(config.engine)
     if out is not None:
         check_output(out / "sample")
     task = config.load_task()

