@@ -96,7 +96,7 @@ def study(name: str, samples: Samples, out: Path, arguments: Sequence[str]) -> l
 def _parser() -> Any:
     parser = ArgumentParser(prog="python -m llm", description=__doc__, exit_on_error=False)
     add = parser.add_argument
-    add("lemma", nargs="*", help=f"one of {', '.join(LEMMAS)}, or {', '.join(NUMBERS)}; all five if none")
+    add("lemma", nargs="*", default=[], help=f"one of {', '.join(LEMMAS)}, or {', '.join(NUMBERS)}; all five if none")
     add("--model", help='a Hugging Face folder, a hub name, or "demo"')
     add("--from", dest="source", type=Path, metavar="FOLDER", help="saved samples to compute from, without a model")
     add("--keep", type=Path, metavar="FOLDER", help="folder for the samples (esth-llm/MODEL-TASK)")
