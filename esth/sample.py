@@ -7,6 +7,7 @@ FOLDER/center.parquet     one row a response of the center
 """
 
 import json
+import math
 import tempfile
 from dataclasses import dataclass, fields
 from itertools import compress
@@ -16,9 +17,20 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from esth._array import check_weights
 from esth.errors import InputError, require
 
 FORMAT = "esth population sample 2"
+
+SETTINGS: dict[str, tuple[tuple[type, ...], float | None, tuple[str, ...]]] = {
+    "a whole number >= 1": ((int,), 1, ("prompts", "members", "max_tokens")),
+    "a whole number >= 2": ((int,), 2, ("samples",)),
+    "a whole number >= 0": ((int,), 0, ("scored", "seed")),
+    "a finite number > 0": ((int, float), math.ulp(0.0), ("sigma",)),
+    "a finite number >= 0": ((int, float), 0, ("temperature", "seconds")),
+    "text": ((str,), None, ("model", "task", "family", "dtype")),
+}
+"""What readers use of a sample's settings: types, least value, names."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -26,7 +38,7 @@ Ints = NDArray[np.int64]
 
 @dataclass
 class Responses:
-    """Responses, one a row (R rows).
+    """Responses, one a row (R rows), sorted by prompt, member, sample.
 
     Attributes:
         prompt: [R] index of the prompt.
@@ -168,32 +180,12 @@ class PopulationSample:
             InputError: no sample there, one of another version, or damaged files.
         """
         folder = Path(folder)
-        try:
-            head = json.loads((folder / "sample.json").read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"{folder} holds no population sample (no readable sample.json)") from error
-        except ValueError as error:
-            raise InputError(f"{folder}/sample.json is not JSON: {error}") from error
-        if not isinstance(head, dict) or head.get("format") != FORMAT:
-            found = head.get("format") if isinstance(head, dict) else type(head).__name__
-            raise InputError(f"{folder}/sample.json: format {found!r}, this version reads {FORMAT!r}")
-        prompts = _read_columns(folder / "prompts.parquet")
-        try:
-            sample = cls(
-                head["settings"],
-                np.array(head["weights"], dtype=np.float64),
-                [str(x) for x in prompts["prompt"]],
-                [str(x) for x in prompts["answer"]],
-                _read(folder / "population.parquet", Population),
-                _read(folder / "center.parquet", Center),
-            )
-            expected = [sample.settings[key] for key in ("prompts", "members", "samples")]
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{folder}: {error.args[0]!r} is missing or damaged") from error
-        x, n, m = expected
-        sizes = len(sample.prompts), sample.n, len(sample.population), len(sample.center)
-        if sizes != (x, n, x * n * m, x * m):
-            raise InputError(f"{folder}: {sizes} prompts, members and responses do not fit its settings {expected}")
+        settings, weights = _read_head(folder / "sample.json")
+        prompts = _read_columns(folder / "prompts.parquet", _prompt_types())
+        said = Population(**_read_columns(folder / "population.parquet", _types(Population, len(weights))))
+        center = Center(**_read_columns(folder / "center.parquet", _types(Center, len(weights))))
+        sample = cls(settings, weights, prompts["prompt"], prompts["answer"], said, center)
+        _check(folder, sample)
         return sample
 
 
@@ -206,39 +198,108 @@ def check_output(folder: Path) -> None:
 def _write(folder: Path, sample: PopulationSample) -> None:
     head = {"format": FORMAT, "settings": sample.settings, "weights": sample.weights.tolist()}
     (folder / "sample.json").write_text(json.dumps(head, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    _write_columns(folder / "prompts.parquet", {"prompt": sample.prompts, "answer": sample.answers})
+    prompts = {"prompt": sample.prompts, "answer": sample.answers}
+    _write_columns(folder / "prompts.parquet", prompts, _prompt_types())
     for name, table in (("population", sample.population), ("center", sample.center)):
-        columns = {f.name: getattr(table, f.name) for f in fields(table)}
-        _write_columns(folder / f"{name}.parquet", columns)
+        _write_columns(folder / f"{name}.parquet", vars(table), _types(type(table)))
 
 
-def _write_columns(path: Path, columns: dict[str, Any]) -> None:
+def _prompt_types() -> dict[str, Any]:
+    pa = require("pyarrow", "llm")
+    return {"prompt": pa.string(), "answer": pa.string()}
+
+
+def _types(kind: type[Responses], members: int = -1) -> dict[str, Any]:
+    """Arrow types of a table's columns; what is there a member has `members` entries, any number if −1."""
+    pa = require("pyarrow", "llm")
+    other = {
+        **dict.fromkeys(("prompt", "member", "sample"), pa.int64()),
+        **dict.fromkeys(("scores", "forms"), pa.list_(pa.float64(), members)),
+        "tokens": pa.list_(pa.int32()),
+        "text": pa.string(),
+        "truncated": pa.bool_(),
+    }
+    return {f.name: other.get(f.name, pa.float64()) for f in fields(kind)}
+
+
+def _write_columns(path: Path, columns: dict[str, Any], types: dict[str, Any]) -> None:
     pa, parquet = require("pyarrow", "llm"), require("pyarrow.parquet", "llm")
     rows = {k: list(v) if isinstance(v, np.ndarray) and v.ndim > 1 else v for k, v in columns.items()}
-    types = {"tokens": pa.list_(pa.int32()), "prompt": pa.string() if "answer" in columns else pa.int64()}
-    parquet.write_table(pa.table({k: pa.array(v, type=types.get(k)) for k, v in rows.items()}), path)
+    parquet.write_table(pa.table(rows, schema=pa.schema(types)), path)
 
 
-def _read_columns(path: Path) -> dict[str, Any]:
+def _read_columns(path: Path, types: dict[str, Any]) -> dict[str, Any]:
+    """Columns of these types, none of them with nulls; numbers as arrays, text and token ids as lists."""
     pa, parquet = require("pyarrow", "llm"), require("pyarrow.parquet", "llm")
+    if not path.is_file():
+        raise InputError(f"{path} is missing")
     try:
-        return dict(parquet.read_table(path).to_pydict())
+        table = parquet.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-
-
-def _read(path: Path, kind: type[Any]) -> Any:
-    columns = _read_columns(path)
+        raise InputError(f"{path} cannot be read: {_first_line(error)}") from error
     out = {}
-    for f in fields(kind):
-        if f.name not in columns:
-            raise InputError(f"{path}: column {f.name!r} is missing")
-        value = columns[f.name]
-        if f.name in ("tokens", "text"):
-            out[f.name] = value
-        else:
-            dtype = {"truncated": np.bool_}.get(
-                f.name, np.int64 if f.name in ("prompt", "member", "sample") else np.float64
-            )
-            out[f.name] = np.array(value, dtype=dtype)
-    return kind(**out)
+    for name, kind in types.items():
+        if name not in table.column_names:
+            raise InputError(f"{path}: column {name!r} is missing")
+        try:
+            values = table[name].cast(kind).to_pylist()
+        except (pa.ArrowException, ValueError) as error:
+            raise InputError(f"{path}: column {name!r} is not of type {kind}: {_first_line(error)}") from error
+        if any(v is None or (isinstance(v, list) and None in v) for v in values):
+            raise InputError(f"{path}: column {name!r} has nulls")
+        out[name] = values if kind in (pa.string(), pa.list_(pa.int32())) else np.array(values)
+    return out
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _read_head(path: Path) -> tuple[dict[str, Any], Floats]:
+    """Settings and weights [N], checked."""
+    try:
+        head = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path.parent} holds no population sample (no readable sample.json)") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        found = head.get("format") if isinstance(head, dict) else type(head).__name__
+        raise InputError(f"{path}: format {found!r}, this version reads {FORMAT!r}")
+    s = head.get("settings")
+    if not isinstance(s, dict):
+        raise InputError(f"{path}: settings must be an object, not {s!r:.50}")
+    for what, (kinds, least, keys) in SETTINGS.items():
+        for key in keys:
+            # The type itself: JSON's true is no 1.
+            if type(s.get(key)) not in kinds or (least is not None and not least <= s[key] < math.inf):
+                raise InputError(f"{path}: setting {key!r} must be {what}, not {s.get(key)!r:.50}")
+    if not (s["scored"] == 0 or 2 <= s["scored"] <= s["samples"]):
+        raise InputError(f"{path}: setting 'scored' must be 0, or 2 to samples = {s['samples']}, not {s['scored']}")
+    try:
+        weights = np.array([float(w) for w in head["weights"]])
+        return s, np.asarray(check_weights(weights, np.broadcast_to(0.0, s["members"])))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{path}: weights must be a list of numbers, one a member") from error
+
+
+def _check(folder: Path, sample: PopulationSample) -> None:
+    """Raise InputError unless the responses are those of the settings, each once, with what readers ask of them."""
+    s = sample.settings
+    x, n, m = s["prompts"], s["members"], s["samples"]
+    if len(sample.prompts) != x:
+        raise InputError(f"{folder}/prompts.parquet: {len(sample.prompts)} rows do not fit the settings' {x} prompts")
+    for name, table, members in (("population", sample.population, range(n)), ("center", sample.center, [-1])):
+        path, size = folder / f"{name}.parquet", x * len(members) * m
+        if len(table) != size:
+            raise InputError(f"{path}: {len(table)} rows do not fit {x} prompts, {len(members)} members, {m} samples")
+        grid = np.stack(np.meshgrid(range(x), members, range(m), indexing="ij")).reshape(3, size)
+        if not np.array_equal([table.prompt, table.member, table.sample], grid):
+            raise InputError(f"{path}: rows must be every prompt, member, sample once, sorted by the three")
+        if not (np.isin(table.reward, (0, 1)) | np.isnan(table.reward)).all():
+            raise InputError(f"{path}: column 'reward' must be 0, 1 or NaN")
+    said = sample.population
+    if not np.array_equal(np.isfinite(said.chain), said.sample < s["scored"]):
+        raise InputError(f"{folder}/population.parquet: 'chain' must be finite where sample < {s['scored']}, else NaN")

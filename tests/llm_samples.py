@@ -37,6 +37,7 @@ def synthetic_sample(rng, p, m, *, center=None, scored=0, js=0.0, family="gaussi
     settings = {
         "prompts": x, "members": n, "samples": m, "scored": scored, "family": family, "sigma": sigma, "seed": seed,
         "task_name": "synthetic", "temperature": 1.0, "max_tokens": 3, "seconds": 0.0,
+        "model": "synthetic", "task": "arithmetic", "dtype": "float32",
     }  # fmt: skip
     return PopulationSample(
         settings,

@@ -136,6 +136,29 @@ def test_damaged_weights_are_refused(folder: Path) -> None:
         refused(folder, "model.safetensors is (not a readable|truncated)")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "index.json is not readable JSON"),
+        ("[]", "index.json must hold a JSON object, not list"),
+        ("{}", "index.json: weight_map must name"),
+        ('{"weight_map": {}}', "index.json: weight_map must name"),
+        ('{"weight_map": ["a.safetensors"]}', "index.json: weight_map must name"),
+        ('{"weight_map": {"w": 1}}', "index.json: weight_map must name"),
+        ('{"weight_map": {"w": "a.safetensors", "v": "b.safetensors"}}', "b.safetensors is not a readable"),
+    ],
+)
+def test_a_broken_index_is_refused(folder: Path, text: str, words: str) -> None:
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    (folder / "model.safetensors.index.json").write_text(text)
+    refused(folder, words)
+
+
+def test_a_broken_generation_config_is_refused(folder: Path) -> None:
+    (folder / "generation_config.json").write_text("{")
+    refused(folder, "generation_config.json is not readable JSON")
+
+
 def test_code_in_a_checkpoint_does_not_run(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}

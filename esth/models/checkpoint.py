@@ -102,7 +102,7 @@ def load_checkpoint(model: str | os.PathLike[str], *, trust_remote_code: bool = 
 def _stop_tokens(folder: Path, config: Any, tokenizer: Any) -> frozenset[int]:
     """What any of the three places names: chat models often list their end of turn in one of them only."""
     file = folder / "generation_config.json"
-    generation = json.loads(file.read_text()).get("eos_token_id") if file.is_file() else None
+    generation = _read_object(file).get("eos_token_id") if file.is_file() else None
     tokens: set[int] = set()
     for ids in (generation, config.eos_token_id, tokenizer.eos_token_id):
         tokens |= {ids} if isinstance(ids, int) else set(ids or ())
@@ -155,7 +155,7 @@ def read_tensors(folder: Path) -> dict[str, StoredTensor]:
     """The tensors of a folder's safetensors files, from their headers; data are not read.
 
     Raises:
-        InputError: no weights, pickled weights only, a damaged or truncated file, a missing shard.
+        InputError: no weights, pickled weights only, a damaged or truncated file or index, a missing shard.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
@@ -167,12 +167,24 @@ def read_tensors(folder: Path) -> dict[str, StoredTensor]:
     if (folder / "model.safetensors").is_file():
         files = [folder / "model.safetensors"]
     elif index.is_file():
-        shards = set(json.loads(index.read_text())["weight_map"].values())
-        files = [folder / shard for shard in sorted(shards)]
+        shards = _read_object(index).get("weight_map")
+        if not isinstance(shards, dict) or not shards or not all(isinstance(s, str) for s in shards.values()):
+            raise InputError(f"{index}: weight_map must name the file of every tensor")
+        files = [folder / shard for shard in sorted(set(shards.values()))]
     tensors: dict[str, StoredTensor] = {}
     for file in files:
         tensors |= _read_header(file)
     return tensors
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} is not readable JSON: {one_line(error)}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{file} must hold a JSON object, not {type(content).__name__}")
+    return content
 
 
 def _read_header(file: Path) -> dict[str, StoredTensor]:
