@@ -197,7 +197,7 @@ class Samples(AbstractContextManager["Samples"]):
             sample = PopulationSample.load(place)
             # What was left to the task, and who did the work, is not in the settings.
             own = {k: v for k, v in asdict(config).items() if v is not None and k != "workers"}
-            if any(sample.settings.get(k) != v for k, v in own.items()):
+            if any(sample.settings.get(k, v) != v for k, v in own.items()):
                 raise InputError(f"{place} is not the sample {name!r} of {self.folder}/settings.json")
         else:
             raise InputError(f"{self.folder} has no sample {name!r}: give --model to make it")
