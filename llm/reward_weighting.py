@@ -6,10 +6,11 @@ Two fitnesses of the members of one population:
     batch       the mean over the train half of the prompts; the gain on the held-out half
 
 Three sets of tries share no response: those that make the fitness, those on which the gain is measured, and those from
-which it is predicted. For a batch fitness f the prediction β·ρ(f*,p)·√rel(f*)·sd(p) is β·Cov(f*,p)/sd(f): the
-covariance of train and held-out success comes from the third set, sd(f) is that of the fitness in use. For a fitness
-per prompt it is β·Var(p)/√(Var(p) + noise/a), by variance components of the third set. Other weights than the linear
-tilt are given the β of the linear tilt of equal N_eff, √(N/N_eff − 1). Everything is averaged over random partitions.
+which it is predicted; for a batch the first two are different prompts' parts of one half of the tries. The prediction
+β·ρ(f*,p)·√rel(f*)·sd(p) is β·Cov(f*,p)/√(Var(f*) + noise of the fitness), for a fitness per prompt, where f* = p,
+β·Var(p)/√(Var(p) + noise/a): all of it by variance components of the third set. Other weights than the linear tilt are
+given the β of the linear tilt of equal N_eff, √(N/N_eff − 1), by the weights that the third set would make. The tries
+are parted once: averages over many partitions would give both sides the noise of all tries.
 
 The members are fixed, and so are their number and spread: standard errors are over prompts, for a batch over train and
 held-out prompts together (`esth.estimators.resampling.jackknife`). Both populations of the folder are studied, i.i.d.
@@ -26,7 +27,7 @@ from esth import plots
 from esth.check import Check, judge_identity
 from esth.divergence import safe_log1m
 from esth.estimators import advantage, variance
-from esth.estimators.resampling import between_prompts, jackknife, partitions, standard_error
+from esth.estimators.resampling import between_prompts, jackknife, partition, standard_error
 from esth.lemmas import reward_weighting as lemma
 from esth.sample import Floats
 from esth.weighting import (
@@ -63,9 +64,6 @@ STEEP = 0.25
 
 MOST = 32
 """Largest K of pass@K."""
-
-PARTITIONS = 64
-"""Random partitions of the tries that are averaged."""
 
 BETAS = (0.25, 0.5, 1.0, 2.0)
 """Sizes of the tilts whose N_eff and gain the figure shows."""
@@ -170,7 +168,7 @@ def by_prompt(r: Floats, rng: np.random.Generator, told: str) -> tuple[list[Chec
     data: Data = {"tries": [], **{kind: [] for kind in KINDS}}
     for a in [a for a in FITNESS_TRIES if a <= m - 3]:
         ahead = max(2, (m - a) // 2)
-        own, held, other = partitions(r, (a, m - a - ahead, ahead), rng, PARTITIONS)
+        own, held, other = partition(r, (a, m - a - ahead, ahead), rng)
         fitness, p = own / a, held / (m - a - ahead)
         detail = (
             f"fitness of {a}, gain on {m - a - ahead}, predicted from {ahead} other tries of the prompt; over prompts"
@@ -182,10 +180,11 @@ def by_prompt(r: Floats, rng: np.random.Generator, told: str) -> tuple[list[Chec
             checks.append(found.judge(what, RAW, detail, x, "prompts"))
         data["tries"].append(a)
         slope = variance.tilt_slope(other, ahead, a)
+        differ = np.ptp(other, axis=-1) > 0
         for kind, weigh in KINDS.items():
             w = weigh(fitness)
-            # β is that of the tilt, also on prompts where all members tie: L3.5 averages over ties as well.
-            beta = equal_beta(w) if kind == "softmax" else BETA
+            # One β, also for prompts where all members tie: L3.5 averages over ties as well.
+            beta = float(equal_beta(weigh(other[differ] / ahead)).mean()) if differ.any() else 0.0
             found = _over_prompts(np.asarray(price_gain(w, p)), beta * slope, np.asarray(effective_size(w)))
             data[kind].append(vars(found))
             if kind == "linear":
@@ -195,75 +194,100 @@ def by_prompt(r: Floats, rng: np.random.Generator, told: str) -> tuple[list[Chec
 
 
 def _over_prompts(measured: Floats, predicted: Floats, effective: Floats) -> Gains:
-    """From values [partitions, X]."""
-    values = [v.mean(0) for v in (measured, predicted, measured - predicted)]
-    se = [float(standard_error(between_prompts(v))) for v in values]
+    """From values [X]."""
+    se = [float(standard_error(between_prompts(v))) for v in (measured, predicted, measured - predicted)]
     size = float(np.mean(effective)) if np.isfinite(effective).all() else 0.0
-    return Gains(float(values[0].mean()), se[0], float(values[1].mean()), se[1], se[2], size)
+    return Gains(float(measured.mean()), se[0], float(predicted.mean()), se[1], se[2], size)
 
 
 def by_batch(r: Floats, rng: np.random.Generator, told: str) -> tuple[list[Check], Data]:
     """L3.5 with a fitness from the train prompts, gain on the held-out ones, and the gain of pass@K (L3.1)."""
     x, n, m = r.shape
-    half = m // 2
     what = f"gain on held-out prompts, batch fitness: {told}"
-    parts = [np.moveaxis(c, 0, 1) for c in partitions(r, (half, half), rng, PARTITIONS)]
-    # [X, partitions, 2, N]: each half of the tries makes the weights in turn.
-    rates = np.stack([np.stack(parts, axis=2), np.stack(parts[::-1], axis=2)], axis=3) / half
-    learn, held = train(rates), test(rates)
+    data: Data = {"betas": list(BETAS), **{kind: [] for kind in KINDS}}
+    if m < 3:
+        return [needs("L3.5", what, "samples >= 3")], data
+    halves = Halves.draw(r, rng)
     detail = (
-        f"weights and gain from half of the tries, predicted from the other; {len(learn)} train, {len(held)} held-out "
-        "prompts"
+        f"weights and gain from {halves.own} tries a member, predicted from the other {halves.other}; "
+        f"{len(halves.learn)} train, {len(halves.held)} held-out prompts"
     )
     checks: list[Check] = []
     tilts = KINDS | {"largest": largest}
     for name, weigh in tilts.items():
-        found = _held_out(weigh, learn, held)
+        found = _held_out(weigh, halves)
         label = {"largest": "linear, largest β without negative weights"}.get(name, f"{name}, β = {BETA:g}")
         checks.append(
             found.judge(f"{what}; {label}", ATTENUATED, f"{detail}; N_eff {found.effective:.3g}", x, "prompts")
         )
-    data: Data = {"betas": list(BETAS)}
     for name, kind in (("linear", linear), ("softmax", softmax), ("ranks", ranks)):
-        data[name] = [vars(_held_out(kind(beta), learn, held)) for beta in BETAS]
-    k = min(half, n, MOST)
-    if k >= 2:
-        checks.append(_coverage(r, k, rng, told))
+        data[name] = [vars(_held_out(kind(beta), halves)) for beta in BETAS]
+    if m >= 4:
+        checks.append(_coverage(r, min(max(2, m // 3), n, MOST), rng, told))
     return checks, data
 
 
-def _held_out(weigh: Weigh, learn: Floats, held: Floats) -> Gains:
-    """Gain and prediction from rates [X, partitions, 2 orders, 2 parts, N]; part 0 makes weights and gain."""
+@dataclass
+class Halves:
+    """Successes in two disjoint halves of the tries, one for weights and gain, the other for the prediction.
+
+    learn [train prompts, 2, N] and held [held-out prompts, 2, N]: counts of `own` and of `other` tries.
+    """
+
+    learn: Floats
+    held: Floats
+    own: int
+    other: int
+
+    @classmethod
+    def draw(cls, r: Floats, rng: np.random.Generator) -> "Halves":
+        """From rewards [X, N, m], m >= 3."""
+        own = r.shape[-1] // 2
+        other = r.shape[-1] - own
+        counts = np.stack(partition(r, (own, other), rng), axis=1)
+        return cls(train(counts), test(counts), own, other)
+
+
+def _held_out(weigh: Weigh, halves: Halves) -> Gains:
+    """Gain of the weights that one half of the tries makes, and its prediction from the other half."""
 
     def gains(learn: Floats, held: Floats) -> Floats:
-        own, other = np.moveaxis(learn.mean(0), -2, 0)
-        p, there = np.moveaxis(held.mean(0), -2, 0)
-        w, spread = weigh(own), np.asarray(lemma.spread(own))
-        slope = np.asarray(lemma.covariance(other, there)) / np.where(spread > 0, spread, 1.0)
-        predicted = equal_beta(w) * np.where(spread > 0, slope, 0.0)
-        pair = np.stack([np.asarray(price_gain(w, p)), predicted]).mean((1, 2))
-        return np.array([*pair, pair[0] - pair[1]])
+        w = weigh(learn[:, 0].mean(0) / halves.own)
+        gain = float(price_gain(w, held[:, 0].mean(0) / halves.own))
+        beta = float(equal_beta(weigh(learn[:, 1].mean(0) / halves.other)))
+        predicted = beta * _slope(learn[:, 1], held[:, 1], halves.other, halves.own)
+        return np.array([gain, predicted, gain - predicted])
 
-    value, parts = gains(learn, held), jackknife(gains, learn, held)
+    value, parts = gains(halves.learn, halves.held), jackknife(gains, halves.learn, halves.held)
     se = standard_error(*parts)
-    size = float(np.mean(effective_size(weigh(learn.mean(0)[..., 0, :]))))
+    size = float(effective_size(weigh(halves.learn[:, 0].mean(0))))
     return Gains(float(value[0]), float(se[0]), float(value[1]), float(se[1]), float(se[2]), size)
 
 
+def _slope(learn: Floats, held: Floats, m: int, a: int) -> float:
+    """ρ(f*,p)·√rel(f*)·sd(p) = Cov(f*,p)/√(Var(f*) + noise) of a batch fitness of `a` tries, from counts [X, N] of m.
+
+    The noise of a mean over all members is taken off where the variance of observed rates is read as Var(f*).
+    """
+    fitness, p, n = learn.mean(0) / m, held.mean(0) / m, learn.shape[-1]
+    single = float(variance.within(learn, m).mean()) / len(learn)
+    square = float(np.var(fitness)) - (1.0 - 1.0 / n) * single / m + single / a
+    return float(lemma.covariance(fitness, p)) / square**0.5 if square > 0 else 0.0
+
+
 def _coverage(r: Floats, k: int, rng: np.random.Generator, told: str) -> Check:
-    """L3.1 at K tries: gain of 1 − (1−p̄)ᴷ against K(1−p̄)^{K−1}(p̄_w − p̄), each from tries of its own."""
-    m = r.shape[-1]
-    weights = KINDS["softmax"](train(r).mean((0, 2)))
-    held, rest = test(r), m - k
-    for_gain, for_slope, for_price = partitions(held, (k, max(1, k - 1), rest - max(1, k - 1)), rng, PARTITIONS)
-    gain = advantage.mixture(for_gain, k, k, weights) - advantage.mixture(for_gain, k, k)
-    failure = 1.0 - advantage.mixture(for_slope, k - 1, k - 1)
-    predicted = k * failure * np.asarray(price_gain(weights, for_price / (rest - k + 1)))
-    values = [v.mean(0) for v in (gain, predicted)]
-    se = standard_error(between_prompts(values[0] - values[1]))
+    """L3.1 at K tries: gain of 1 − (1−p̄)ᴷ against K(1−p̄)^{K−1}(p̄_w − p̄), each from tries of its own; weights given."""
+    half, rest = r.shape[-1] // 2, r.shape[-1] - r.shape[-1] // 2
+    some = max(k - 1, rest // 2)
+    weights, held = KINDS["softmax"](train(r).mean((0, 2))), test(r)
+    for_gain, for_slope, for_price = partition(held, (half, some, rest - some), rng)
+    gain = advantage.mixture(for_gain, half, k, weights) - advantage.mixture(for_gain, half, k)
+    failure = 1.0 - advantage.mixture(for_slope, some, k - 1)
+    predicted = k * failure * np.asarray(price_gain(weights, for_price / (rest - some)))
+    se = standard_error(between_prompts(gain - predicted))
     what = f"gain of pass@{k} of the softmax-weighted mixture over the uniform one, K(1−p̄)^(K−1)·gain: {told}"
     detail = "weights from train prompts, disjoint tries of held-out prompts; over held-out prompts"
-    check = equal("L3.1", what, float(values[0].mean()), float(values[1].mean()), float(se), STEEP, detail)
+    check = equal("L3.1", what, float(gain.mean()), float(predicted.mean()), float(se), STEEP, detail)
     return sized(check, len(held), "held-out prompts")
 
 

@@ -13,18 +13,26 @@ from esth.estimators import resampling
 def test_parts_are_disjoint_and_every_try_serves_every_part():
     rng = np.random.default_rng(0)
     rewards = rng.integers(0, 2, size=(3, 4, 6)).astype(float)
-    a, b, rest = resampling.partitions(rewards, (2, 3, 1), rng, 50)
-    assert a.shape == (50, 3, 4)
+    a, b, rest = resampling.partition(rewards, (2, 3, 1), rng)
+    assert a.shape == (3, 4)
     assert np.all(a + b + rest == rewards.sum(-1))
-    one_hot = np.zeros((1, 6))
-    one_hot[0, 2] = 1.0
-    assert resampling.partitions(one_hot, (2, 3), rng, 20_000)[1].mean() == pytest.approx(0.5, abs=0.02)
+    one_hot = np.zeros((20_000, 6))
+    one_hot[:, 2] = 1.0
+    assert resampling.partition(one_hot, (2, 3), rng)[1].mean() == pytest.approx(0.5, abs=0.02)
+
+
+def test_parts_do_not_share_noise():
+    """Counts of parts at one p are independent: averages over many partitions would be the same number."""
+    rng = np.random.default_rng(6)
+    rewards = rng.integers(0, 2, size=(4000, 6)).astype(float)
+    a, b = resampling.partition(rewards, (3, 3), rng)
+    assert abs(np.corrcoef(a, b)[0, 1]) < 0.06
 
 
 def test_parts_that_do_not_fit_are_refused():
     for sizes in ((3, 4), (0, 2)):
         with pytest.raises(InputError):
-            resampling.partitions(np.zeros((2, 6)), sizes, np.random.default_rng(0), 2)
+            resampling.partition(np.zeros((2, 6)), sizes, np.random.default_rng(0))
 
 
 def test_linear_statistic_has_the_variance_of_the_two_way_table():

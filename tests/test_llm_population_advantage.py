@@ -145,16 +145,16 @@ def test_means_over_repeated_sampling_are_the_exact_values(tmp_path):
 
 def leading(rng, x, spread, k=2, factor=1.0):
     p, _, _ = known(rng, x, n=6, spread=spread)
-    values = study._leading(tries(rng, p, 8), k, rng)
+    values = study._leading(tries(rng, p, 8), rng)[k]
     values[:, 1] *= factor
-    return study._against_leading(values, 6, 8, k)
+    return study._against_leading(values, 8, k)
 
 
 def test_the_leading_order_holds_and_a_wrong_constant_is_caught():
     rng = np.random.default_rng(2)
     assert leading(rng, 1500, 1.0).verdict is Verdict.HOLDS
     assert leading(rng, 1500, 1.0, k=4).verdict is Verdict.HOLDS
-    assert leading(rng, 1500, 1.0, factor=1.6).verdict is Verdict.VIOLATED
+    assert leading(rng, 1500, 1.0, factor=1.5).verdict is Verdict.VIOLATED
     assert leading(rng, 1500, 1.0, factor=0.6).verdict is Verdict.VIOLATED
 
 
@@ -170,8 +170,25 @@ def test_few_prompts_never_make_a_wrong_prediction_hold():
 def test_beyond_the_leading_order_nothing_is_claimed():
     p = np.array([[0.02] * 40, [0.98] * 40, [0.02] * 40, [0.98] * 40, [0.02] * 40, [0.02] * 40])
     rng = np.random.default_rng(4)
-    check = study._against_leading(study._leading(tries(rng, p, 8), 4, rng), 6, 8, 4)
+    check = study._against_leading(study._leading(tries(rng, p, 8), rng)[4], 8, 4)
     assert check.verdict is Verdict.VACUOUS and "beyond the leading order" in check.detail
+
+
+def test_without_a_difference_of_members_nothing_holds():
+    """Equal members: gap and prediction are noise, of different responses. Were it shared, they would agree."""
+    rng = np.random.default_rng(10)
+    p = np.broadcast_to(rng.beta(2, 2, 40), (6, 40))
+    found, z, verdicts = [], [], Counter()
+    for _ in range(200):
+        for k, values in study._leading(tries(rng, p, 8), rng).items():
+            check = study._against_leading(values, 8, k)
+            verdicts[check.verdict] += 1
+            if k == 2:
+                found.append((check.measured, check.predicted))
+                z.append((check.measured - check.predicted) / check.measured_se)
+    assert verdicts[Verdict.HOLDS] <= 0.01 * verdicts.total()
+    assert abs(np.corrcoef(np.transpose(found))[0, 1]) < 0.25
+    assert 0.8 < np.std(z) < 1.2
 
 
 def fresh(rng, p, q, center, m=6):
@@ -217,6 +234,29 @@ def test_diversity_that_does_not_reach_the_verifier(tmp_path):
     p = np.array([[1.0] * 40, [1.0] * 40, [0.0] * 40, [0.0] * 40])
     checks, _ = studied(rng, tmp_path / "b", p, np.repeat(p, 2, axis=0), np.full(40, 0.5), js=0.05)
     assert find(checks, "JS − JSᵛ").verdict is Verdict.VIOLATED
+
+
+def test_what_the_estimate_of_projected_js_may_be_off_by_is_taken_off(tmp_path):
+    """A JS above JSᵛ = 0 by less than 0.39/m, and one below the estimate by less, show nothing."""
+    rng = np.random.default_rng(11)
+    p = np.full((4, 200), 0.1)
+    check = find(studied(rng, tmp_path / "a", p, np.repeat(p, 2, axis=0), p[0], js=0.05)[0], "JS − JSᵛ")
+    assert check.verdict is not Verdict.HOLDS and check.measured == pytest.approx(0.05 - 0.39 / 4, abs=0.02)
+    assert "too low by at most 0.39/m = 0.098" in check.detail
+    # Half never, half always: JSᵛ = log 2 is known, and JS just below it.
+    p = np.repeat([[0.0], [1.0]], 2, axis=0) * np.ones(200)
+    check = find(studied(rng, tmp_path / "b", p, np.repeat(p, 2, axis=0), p.mean(0), js=0.65)[0], "JS − JSᵛ")
+    assert check.verdict is not Verdict.HOLDS and check.verdict is not Verdict.VIOLATED
+
+
+def test_shared_responses_are_not_judged(tmp_path):
+    """Three tries, two of them scored: JSᵛ has to use responses of JS."""
+    rng = np.random.default_rng(12)
+    p = np.full((3, 40), 0.5)
+    for js in (0.6, 1e-4):
+        checks, _ = studied(rng, tmp_path / str(js), p, np.repeat(p, 2, axis=0), p[0], m=3, js=js)
+        check = find(checks, "JS − JSᵛ")
+        assert check.verdict is Verdict.VACUOUS and "share responses" in check.detail
 
 
 @pytest.mark.parametrize("success", [0.0, 1.0, 0.5])

@@ -37,11 +37,12 @@ class Component(NamedTuple):
     degrees: float
 
 
-def partitions(rewards: ArrayLike, sizes: Sequence[int], rng: np.random.Generator, repeats: int) -> list[Float]:
-    """Successes in random disjoint parts of the tries: rewards [..., m] -> for each size, counts [repeats, ...].
+def partition(rewards: ArrayLike, sizes: Sequence[int], rng: np.random.Generator) -> list[Float]:
+    """Successes in random disjoint parts of the tries: rewards [..., m] -> for each size, counts [...].
 
-    Every member and prompt has a partition of its own. Averaged over repeats, a statistic of disjoint parts approaches
-    the U-statistic over all ways to part the tries.
+    Every member and prompt is parted in its own way, once. Averaged over many partitions, statistics of different parts
+    would all become statistics of all tries: their noise would be shared, and a prediction would follow the noise of
+    what it is compared with.
 
     Raises:
         InputError: sizes that are not positive, or that exceed the tries.
@@ -49,7 +50,7 @@ def partitions(rewards: ArrayLike, sizes: Sequence[int], rng: np.random.Generato
     r = np.asarray(rewards, dtype=np.float64)
     if min(sizes) < 1 or sum(sizes) > r.shape[-1]:
         raise InputError(f"parts of {', '.join(map(str, sizes))} tries cannot be made from {r.shape[-1]}")
-    r = np.take_along_axis(r[None], np.argsort(rng.random((repeats, *r.shape)), axis=-1), axis=-1)
+    r = np.take_along_axis(r, np.argsort(rng.random(r.shape), axis=-1), axis=-1)
     ends = np.cumsum([0, *sizes])
     return [r[..., a:b].sum(-1) for a, b in pairwise(ends)]
 
