@@ -195,9 +195,7 @@ class Samples(AbstractContextManager["Samples"]):
             sample = sample_into(place, self.workers, task(), config, self._titled(name), directions)
         elif place.is_dir():
             sample = PopulationSample.load(place)
-            # What was left to the task, and who did the work, is not in the settings.
-            own = {k: v for k, v in asdict(config).items() if v is not None and k != "workers"}
-            if any(sample.settings.get(k, v) != v for k, v in own.items()):
+            if any(sample.settings[k] != getattr(config, k) for k in ("prompts", "members", "samples")):
                 raise InputError(f"{place} is not the sample {name!r} of {self.folder}/settings.json")
         else:
             raise InputError(f"{self.folder} has no sample {name!r}: give --model to make it")

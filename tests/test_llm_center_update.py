@@ -14,6 +14,7 @@ from esth.lemmas import center_update as lemma
 from esth.models import load_checkpoint
 from esth.models.transformers_engine import TransformersEngine
 from esth.noise import population
+from esth.sample import PopulationSample
 from esth.weighting import linear_tilt, price_gain, zscore
 from llm import center_update as study
 from llm.__main__ import main
@@ -56,7 +57,7 @@ def test_step_is_the_update_of_the_engine(ran, tiny_folder):
     engine = TransformersEngine(load_checkpoint(str(tiny_folder("llama"))))
     with Samples(ran, None) as samples:
         iid, found = samples.iid(), samples.arrays("step", None)
-        updated = samples.population("updated", None, None)
+    updated = PopulationSample.load(ran / "updated")
     directions, success = updated.settings["directions"], updated.grid(updated.population.reward).mean(axis=(0, 2))
     fitness = iid.grid(iid.population.reward)[0::2].mean(axis=(0, 2))
     z, members, beta = zscore(fitness), population(0, 3), 2.0
