@@ -70,7 +70,7 @@ def exact(tiny_folder):
 
     def of(sigma):
         scores = []
-        for member in population(3, MEMBERS):
+        for member in population(Settings(seed=3).stream(0), MEMBERS):
             engine.set_member(member, sigma)
             scores.append([[float(s.sum()) for s in row] for row in engine.score(prompts, [responses] * 5, sampling)])
         return exact_js(np.array(scores).transpose(1, 0, 2))

@@ -38,12 +38,12 @@ def run(tiny_folder, tmp_path_factory):
     assert main([*arguments, "--keep", str(keep)]) in (0, 1)
     engine, sampling = load_engine(load_checkpoint(model)), Sampling(TEMPERATURE, 1)
     with Samples(keep, None) as samples:
-        iid = samples.iid()
+        iid, seed = samples.iid(), samples.settings.stream(0)
     rewards = {}
     for prompt, text, reward in zip(iid.population.prompt, iid.population.tokens, iid.population.reward, strict=True):
         rewards.setdefault(int(prompt), {})[tuple(text)] = reward
     exact = []
-    for member in population(3, MEMBERS):
+    for member in population(seed, MEMBERS):
         engine.set_member(member, SIGMA)
         row = []
         for x, question in enumerate(iid.prompts):
