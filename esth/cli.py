@@ -88,7 +88,12 @@ def _parser(defaults: dict[str, Any]) -> ArgumentParser:
         description="JS diversity of a population around a checkpoint: bracket, prediction from the center, coverage.",
     )
     add = diversity.add_argument
-    add("models", nargs="*", default=[], help='a Hugging Face folder, a hub name, or "demo"; two are compared on the same prompts')
+    add(
+        "models",
+        nargs="*",
+        default=[],
+        help='a Hugging Face folder, a hub name, or "demo"; two are compared on the same prompts',
+    )
     add("--from", dest="sources", nargs="+", metavar="FOLDER", help="saved samples to report again, without a model")
     add("--out", type=Path, default=Path("esth-diversity"), help="folder for samples and reports")
     add("--preset", choices=list(PRESETS), default="default", help="sizes; quick ends within a minute on the demo")
