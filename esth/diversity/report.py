@@ -169,9 +169,15 @@ def _rate(out: Report, sample: PopulationSample) -> None:
     forms = sample.center_grid(center.forms).mean(1)
     sigma = float(sample.settings["sigma"])
     predicted = rate.mean(1)
+    # A difference quotient at σ/4 moves 16-bit weights by less than their spacing, or by a whole step.
+    rounded = (
+        ""
+        if sample.settings.get("dtype", "float32") == "float32"
+        else "; not to be trusted in 16 bits: σ/4 is rounded away"
+    )
     out.add(
         "JS from the center", "nats", over_prompts(predicted, rate.std(1, ddof=1) / math.sqrt(rate.shape[1])),
-        "predicted", "L1.1 for these members: directional Fisher on the center's own responses",
+        "predicted", "L1.1 for these members: directional Fisher on the center's own responses" + rounded,
     )  # fmt: skip
     out.add("tr F", "nats", over_prompts(forms.mean(1)), note="mean of εᵀFε over the members, L1.4")
     chain, within = per_prompt(sample, sample.population.chain)
