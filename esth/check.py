@@ -193,14 +193,19 @@ def as_identity(check: Check) -> Check:
     return replace(check, verdict=Verdict.IDENTITY) if check.verdict is Verdict.HOLDS else check
 
 
+def as_vacuous(check: Check, why: str = "") -> Check:
+    """The same check as one that says nothing here, `why` added to its detail."""
+    detail = "; ".join(filter(None, (check.detail, why)))
+    return replace(check, verdict=Verdict.VACUOUS, samples_factor=None, detail=detail)
+
+
 def estimated(check: Check) -> Check:
     """The same check of sampled numbers: where none varied it is vacuous, an error of 0 being no certainty then."""
     scale = max(abs(check.measured), abs(check.predicted or 0.0))
     varied = math.hypot(check.measured_se, check.predicted_se) > 1e-12 * scale
     if varied or check.verdict in (Verdict.IDENTITY, Verdict.VACUOUS):
         return check
-    detail = "; ".join(filter(None, (check.detail, "no sample differed from another: nothing to compare")))
-    return replace(check, verdict=Verdict.VACUOUS, samples_factor=None, detail=detail)
+    return as_vacuous(check, "no sample differed from another: nothing to compare")
 
 
 def judge_identity(statement: str, what: str, left: float, right: float, *, detail: str = "") -> Check:

@@ -25,7 +25,7 @@ from esth.lemmas import center_update as lemma
 from esth.models.workers import Workers
 from esth.noise import Combination, Member, population
 from esth.weighting import linear_tilt, price_gain, tilt_range, zscore
-from llm.judging import needs, rewards
+from llm.judging import as_columns, needs, rewards
 from llm.samples import Arrays, Progress, Samples, sized, test, train
 
 TITLE = "P4 · Center-update coverage"
@@ -195,15 +195,15 @@ def transfers(
         "even": even,
     }
     data = {
-        "change": {name: _columns(e) for name, e in change.items()},
+        "change": {name: as_columns(e) for name, e in change.items()},
         "transfer": {
-            "error": _columns(errors),
-            "bound": _columns(Estimate(*np.transpose(bounds))),
-            "own": _columns(own),
-            "left": _columns(left),
-            "spread": _columns(Estimate(*(np.array(betas) * v for v in (sd, sd_se)))),
+            "error": as_columns(errors),
+            "bound": as_columns(Estimate(*np.transpose(bounds))),
+            "own": as_columns(own),
+            "left": as_columns(left),
+            "spread": as_columns(Estimate(*(np.array(betas) * v for v in (sd, sd_se)))),
         },
-        "remainder": {"mean": _columns(remainder.mean), "sd": _columns(remainder.sd)},
+        "remainder": {"mean": as_columns(remainder.mean), "sd": as_columns(remainder.sd)},
     }
     return [sized(check, x, "held-out prompts") for check in checks], data
 
@@ -311,8 +311,8 @@ def bookkeeping(held: Held, updated: Updated | None, betas: tuple[float, ...]) -
     return checks, {
         "k": ks,
         "members": n,
-        "books": {name: _columns(e) for name, e in gains.items()},
-        "coverage": {name: _columns(over_prompts(c, responses)) for name, c in curves.items()},
+        "books": {name: as_columns(e) for name, e in gains.items()},
+        "coverage": {name: as_columns(over_prompts(c, responses)) for name, c in curves.items()},
     }
 
 
@@ -351,8 +351,8 @@ def drift(samples: Samples, control: Updated, z: Float, remainder: Remainder) ->
     )  # fmt: skip
     return [length, sized(change, x, "held-out prompts")], {
         "step": {"square": square, "size": d},
-        "drift": _columns(predicted),
-        "control": {"beta": beta, **_columns(even)},
+        "drift": as_columns(predicted),
+        "control": {"beta": beta, **as_columns(even)},
     }
 
 
@@ -372,10 +372,6 @@ def _unit_step_square(workers: Workers, progress: Progress, *, z: Float, seed: i
 
 def _over(a: float, b: float) -> str:
     return f"{a / b:.2g}" if b > 0 else "∞"
-
-
-def _columns(estimate: Estimate) -> dict[str, Any]:
-    return {"value": np.asarray(estimate.value).tolist(), "se": np.asarray(estimate.se).tolist()}
 
 
 def figure(title: str, data: Data) -> Any:

@@ -1,9 +1,12 @@
-"""Verdicts on estimates of verified responses, shared by the studies of L2 and L3."""
+"""What the studies of verified responses share: rewards, verdicts on estimates of them, columns for their figures."""
 
-from dataclasses import replace
+from typing import Any
 
-from esth.check import Bracket, Check, Verdict, judge_bracket, judge_equal
+import numpy as np
+
+from esth.check import Bracket, Check, Verdict, as_vacuous, judge_bracket, judge_equal
 from esth.errors import InputError
+from esth.estimators.intervals import Estimate
 from esth.sample import Floats, PopulationSample
 
 NOTHING = "every response came out alike: nothing to compare"
@@ -27,21 +30,20 @@ def equal(
     check = judge_equal(
         statement, what, measured, predicted, measured_se=float(se), tolerance=tolerance, detail=detail
     )  # fmt: skip
-    return check if se > 0 else nothing(check)
+    return check if se > 0 else as_vacuous(check, NOTHING)
 
 
 def between(statement: str, what: str, measured: float, bracket: Bracket, se: float, detail: str = "") -> Check:
     """`judge_bracket` of an estimate; vacuous where no response differs."""
     check = judge_bracket(statement, what, measured, bracket, measured_se=float(se), detail=detail)
-    return check if se > 0 else nothing(check)
-
-
-def nothing(check: Check, why: str = NOTHING) -> Check:
-    """The check as vacuous: an error of exactly 0 tells of no variation, not of certainty."""
-    detail = "; ".join(filter(None, (check.detail, why)))
-    return replace(check, verdict=Verdict.VACUOUS, samples_factor=None, detail=detail)
+    return check if se > 0 else as_vacuous(check, NOTHING)
 
 
 def needs(statement: str, what: str, least: str) -> Check:
     """A row for what these sizes cannot estimate at all."""
     return Check(statement, what, Verdict.VACUOUS, 0.0, detail=f"not estimated: needs {least}")
+
+
+def as_columns(estimate: Estimate) -> dict[str, Any]:
+    """An estimate as JSON types."""
+    return {"value": np.asarray(estimate.value).tolist(), "se": np.asarray(estimate.se).tolist()}

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from esth import plots
-from esth.check import Bracket, Check, Verdict, judge_equal
+from esth.check import Bracket, Check, Verdict, as_vacuous, judge_equal
 from esth.coverage import at_least_one, population_success, subset_success_curve
 from esth.diversity.report import per_prompt
 from esth.estimators import advantage, projected_js
@@ -33,7 +33,7 @@ from esth.estimators.pass_at_k import per_prompt as pass_at_k
 from esth.estimators.resampling import Component, between_prompts, partition, shared_members, standard_error
 from esth.lemmas import population_advantage as lemma
 from esth.sample import Floats, PopulationSample
-from llm.judging import between, equal, needs, nothing, rewards
+from llm.judging import between, equal, needs, rewards
 from llm.samples import Samples, sized
 
 Data = dict[str, Any]
@@ -177,7 +177,7 @@ def _against_leading(values: Floats, m: int, k: int) -> Check:
     detail = f"{halves}; over prompts; K·G ≈ {signal:.2g}"
     check = equal("L2.4", what, float(measured.mean()), float(predicted.mean()), se, LEADING, detail)
     if signal > SMALL_GAP and check.verdict is not Verdict.VACUOUS:
-        check = nothing(check, f"beyond the leading order, which predicts up to K·G = {SMALL_GAP:g}")
+        check = as_vacuous(check, f"beyond the leading order, which predicts up to K·G = {SMALL_GAP:g}")
     return sized(check, len(values))
 
 
@@ -203,7 +203,7 @@ def projected(tries: Tries, iid: PopulationSample, rng: np.random.Generator) -> 
     )
     check = _less_than_all(difference, m, what, detail, Bracket(0.0, math.log(tries.n)))
     if not disjoint:
-        check = nothing(check, "not judged: JS and JSᵛ share responses")
+        check = as_vacuous(check, "not judged: JS and JSᵛ share responses")
     data = {"js": js.tolist(), "projected": reached.tolist(), "success": tries.iid.mean((1, 2)).tolist()}
     data |= {"share": float(share.value), "share_se": float(share.se)}
     return [sized(check, tries.prompts)], data
@@ -214,7 +214,7 @@ def _less_than_all(difference: Floats, m: int, what: str, detail: str, bracket: 
     mean, bias, se = float(difference.mean()), JS_BIAS / m, float(standard_error(between_prompts(difference)))
     check = between("L2.5", what, mean - bias, bracket, se, detail)
     if check.verdict is Verdict.VIOLATED and between("L2.5", what, mean + bias, bracket, se).verdict != check.verdict:
-        return nothing(check, "within what JSᵛ may be off by")
+        return as_vacuous(check, "within what JSᵛ may be off by")
     return check
 
 

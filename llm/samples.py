@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from esth._files import write_text
 from esth.check import Check, Verdict
 from esth.diversity import DiversityConfig, sample_into
+from esth.diversity.config import check_least
 from esth.diversity.journal import Journal
 from esth.diversity.sampling import Progress, quiet
 from esth.errors import InputError
-from esth.models import check_engine
 from esth.models.workers import Workers, load_workers
 from esth.noise import Direction
 from esth.sample import PopulationSample
@@ -105,11 +105,8 @@ class Settings:
             raise InputError(
                 f"P_mix at K = members needs samples >= members, not samples = {self.samples}, members = {self.members}"
             )
-        least = {"members": 2, "pairs": 2, "prompts": 4, "pair_samples": 2, "sigmas": 2, "rate_members": 2}
-        least |= {"rate_prompts": 2, "updated_samples": 2}
-        for name, value in least.items():
-            if getattr(self, name) < value:
-                raise InputError(f"{name} must be at least {value}, not {getattr(self, name)}")
+        check_least(self, members=2, pairs=2, prompts=4, pair_samples=2, sigmas=2)
+        check_least(self, rate_members=2, rate_prompts=2, updated_samples=2)
         if not self.betas or not all(0 < b < float("inf") for b in self.betas):
             raise InputError(f"betas must be positive numbers, not {list(self.betas)}")
         self.population()  # refuses what a population refuses
@@ -229,11 +226,11 @@ class Samples(AbstractContextManager["Samples"]):
         """The engines, loaded when first needed; the folder is begun when they and the task are there."""
         if self._workers is None:
             s = self.settings
-            check_engine(s.engine)
             assert self.model is not None and len(self.task) > 0
             self._workers = load_workers(self.model, s.engine, workers=s.workers, dtype=s.dtype)
         if self._new:
-            _write(self.folder, {"model": self.model, "settings": self.record()})
+            content = {"model": self.model, "settings": self.record()}
+            write_text(self.folder / "settings.json", json.dumps(content, indent=2) + "\n")
             self._new = False
         return self._workers
 
@@ -305,7 +302,3 @@ def _settings(stored: dict[str, Any], folder: Path) -> Settings:
         return Settings(**(stored | {"betas": tuple(stored["betas"])}))
     except (TypeError, KeyError) as error:
         raise InputError(f"{folder}/settings.json is of another version: {error}") from error
-
-
-def _write(folder: Path, content: dict[str, Any]) -> None:
-    write_text(folder / "settings.json", json.dumps(content, indent=2) + "\n")

@@ -42,7 +42,7 @@ from esth.models.workers import Workers
 from esth.noise import Float32, Member, population
 from esth.sample import PopulationSample
 from esth.tasks.task import encode
-from llm.judging import needs, rewards
+from llm.judging import as_columns, needs, rewards
 from llm.samples import Arrays, Progress, Samples, sized
 
 TITLE = "T5 · Two-point estimation"
@@ -156,8 +156,8 @@ def variances(kind: str, y: Float, epsilon: Float, sigma: float) -> tuple[list[C
     batch = two_way_jackknife(lambda _, j: np.concatenate(unlike(y.mean(axis=(0, 3))[None, j])), 1, k)
     data: Data = {
         "n": n,
-        "single": {name: _columns(e) for name, e in covariance._asdict().items()},
-        "batch": {name: _columns(Estimate(*(v[i] for v in batch))) for i, name in enumerate(ESTIMATES)},
+        "single": {name: as_columns(e) for name, e in covariance._asdict().items()},
+        "batch": {name: as_columns(Estimate(*(v[i] for v in batch))) for i, name in enumerate(ESTIMATES)},
     }
     first, second, columns = _halves(y)
     informed = min(_varied(first), _varied(second))
@@ -189,7 +189,7 @@ def variances(kind: str, y: Float, epsilon: Float, sigma: float) -> tuple[list[C
             detail=f"± of the deviation, paired by prompt; V = {_told(covariance.variance)}, {mine} a response",
         )  # fmt: skip
         checks.append(sized(check, x))
-        data[name] = {"measured": _columns(measured), "predicted": _columns(predicted)}
+        data[name] = {"measured": as_columns(measured), "predicted": as_columns(predicted)}
     return [*checks, sized(_winner(kind, estimates[6], estimates[7], covariance), x)], data
 
 
@@ -231,7 +231,7 @@ def by_length(evaluations: list[Float], lengths: Lengths) -> Data:
     names = ("variance", "within", "across", "wins")
     return {
         "length": [n for n, _ in rows],
-        **{name: _columns(_stack([getattr(c, name) for _, c in rows])) for name in names},
+        **{name: as_columns(_stack([getattr(c, name) for _, c in rows])) for name in names},
     }
 
 
@@ -249,7 +249,7 @@ def decoupling(evaluations: list[Float], lengths: Lengths) -> tuple[list[Check],
         "T5", what, float(slope.value), Bracket(-1.0, 0.0), measured_se=float(slope.se),
         detail=f"c = {first} at {at[0]} tokens, {last} at {at[-1]}; unpaired members share no numbers: c′ = 0",
     )  # fmt: skip
-    return [sized(check, y.shape[1])], {"length": [int(n) for n in at], "correlation": _columns(correlation)}
+    return [sized(check, y.shape[1])], {"length": [int(n) for n in at], "correlation": as_columns(correlation)}
 
 
 def _alike(sample: PopulationSample, lengths: Lengths) -> list[float]:
@@ -337,10 +337,6 @@ def _coordinates(workers: Workers, progress: Progress, *, pairs: int, seed: int)
 
 def _stack(estimates: list[Estimate]) -> Estimate:
     return Estimate(*(np.array([e[i] for e in estimates], dtype=np.float64) for i in range(2)))
-
-
-def _columns(estimate: Estimate) -> dict[str, Any]:
-    return {"value": np.asarray(estimate.value).tolist(), "se": np.asarray(estimate.se).tolist()}
 
 
 def _told(estimate: Estimate) -> str:

@@ -72,17 +72,16 @@ def measure(
     Raises:
         InputError: see `sample_population`, `esth.models.checkpoint.load_checkpoint`, `esth.tasks.load_task`.
     """
-    from esth.models import check_engine, load_checkpoint
     from esth.models.workers import load_workers
 
     config = DiversityConfig() if config is None else config
-    check_engine(config.engine)
     if out is not None:
         check_output(out / "sample")
     task = config.load_task()
     progress("loading the model", 0, 1, 0)
-    checkpoint = load_checkpoint(model, trust_remote_code=trust_remote_code)
-    with load_workers(checkpoint, config.engine, workers=config.workers, dtype=config.dtype) as workers:
+    with load_workers(
+        model, config.engine, workers=config.workers, trust_remote_code=trust_remote_code, dtype=config.dtype
+    ) as workers:
         progress("loading the model", 1, 1, 0)
         sample = sample_into(out / "sample" if out is not None else None, workers, task, config, progress)
     if out is not None:

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "bfloat16", "float16")
 
 
+def check_least(settings: object, **least: int) -> None:
+    """Raise InputError where a setting is smaller than its least value."""
+    for name, value in least.items():
+        if getattr(settings, name) < value:
+            raise InputError(f"{name} must be at least {value}, not {getattr(settings, name)}")
+
+
 @dataclass(frozen=True)
 class DiversityConfig:
     """A population, its prompts and its policy.
@@ -80,9 +87,7 @@ class DiversityConfig:
         if not 0 < self.sigma < math.inf:
             raise InputError(f"sigma must be finite and > 0 (0 makes all members equal), not {self.sigma}")
         check_family(self.family)
-        for name, least in (("members", 1), ("samples", 2), ("prompts", 1), ("workers", 1), ("rank", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        check_least(self, members=1, samples=2, prompts=1, workers=1, rank=1, seed=0)
         if self.scored is not None and not (self.scored == 0 or 2 <= self.scored <= self.samples):
             raise InputError(f"scored must be 0, or 2 to samples = {self.samples}, not {self.scored}")
         if self.family == "antithetic" and self.members % 2:

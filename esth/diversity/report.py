@@ -5,13 +5,13 @@ JS from responses of the members; P_pop − P_mix is predicted from one half of 
 """
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from esth.check import Bracket, Check, Verdict, as_identity, estimated, judge_equal
+from esth.check import Bracket, Check, as_identity, as_vacuous, estimated, judge_equal
 from esth.divergence import weight_entropy
 from esth.estimators import advantage, intervals, js, projected_js
 from esth.estimators.intervals import Interval
@@ -291,5 +291,5 @@ def _advantage(out: Report, rewards: NDArray[Any], center: Floats) -> None:
             what=f"P_pop − P_mix at K = {k}", detail="paired by prompt",
         )  # fmt: skip
         if not measured.any() and not predicted.any():  # nothing solved, or everything: 0 = 0 tests nothing
-            judged = replace(judged, verdict=Verdict.VACUOUS)
+            judged = as_vacuous(judged)
         out.checks.append(judged)

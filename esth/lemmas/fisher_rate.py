@@ -13,10 +13,9 @@ Arrays: members at axis −2, categories at axis −1, weights [..., N]. JS in n
 """
 
 import math
-from dataclasses import replace
 
 from esth._array import Array, check_probability, check_weights, floating
-from esth.check import Bracket, Check, Verdict, judge_bracket, judge_equal
+from esth.check import Bracket, Check, as_vacuous, judge_bracket, judge_equal
 from esth.divergence import log_mixture, log_softmax, renyi2, total_variation, weight_entropy
 from esth.errors import InputError
 from esth.fisher import categorical_variance, effective_rank
@@ -183,7 +182,7 @@ def check(
         "L1.1", what, js, predicted,
         measured_se=js_se, predicted_se=predicted_se, tolerance=tolerance, detail=detail,
     )  # fmt: skip
-    return replace(judged, verdict=Verdict.VACUOUS, samples_factor=None) if signal > SMALL_SIGNAL else judged
+    return as_vacuous(judged) if signal > SMALL_SIGNAL else judged
 
 
 def check_bracket(

@@ -162,6 +162,23 @@ class Engine(Protocol):
         ...
 
 
+def named_prompts(prompts: Sequence[Sequence[int]], n: int, prompt_ids: Sequence[int] | None) -> Sequence[int]:
+    """The ids of the prompts of `Engine.sample`, their indices unless given.
+
+    Raises:
+        InputError: n < 1, or another number of ids than of prompts.
+    """
+    ids = range(len(prompts)) if prompt_ids is None else prompt_ids
+    if n < 1 or len(ids) != len(prompts):
+        raise InputError(f"n must be at least 1 and every prompt needs its id, not n={n}, {len(ids)} ids")
+    return ids
+
+
+def stream_key(member: tuple[Direction, float] | None) -> tuple[int | str, ...]:
+    """What names the random streams of an engine that is this member, or its center."""
+    return ("center", 0) if member is None else member[0].key
+
+
 def check_tokens(what: str, tokens: Sequence[int], room: int, context: int | None, vocabulary: int) -> None:
     """Raise InputError unless the tokens, and `room` more, are such as a model of this context and vocabulary reads."""
     if len(tokens) == 0:

@@ -22,7 +22,7 @@ from transformers.utils import logging as transformers_logging
 from esth.errors import InputError
 from esth.models.checkpoint import Checkpoint, one_line
 from esth.models.displacement import check_finite, check_update, displace
-from esth.models.engine import Engine, Response, Sampling, check_tokens
+from esth.models.engine import Engine, Response, Sampling, check_tokens, named_prompts, stream_key
 from esth.noise import Combination, Direction, uniforms
 
 
@@ -115,12 +115,10 @@ class TransformersEngine(Engine):
         prompt_ids: Sequence[int] | None = None,
         first_sample: int = 0,
     ) -> list[list[Response]]:
-        ids = range(len(prompts)) if prompt_ids is None else prompt_ids
-        if n < 1 or len(ids) != len(prompts):
-            raise InputError(f"n must be at least 1 and every prompt needs its id, not n={n}, {len(ids)} ids")
+        ids = named_prompts(prompts, n, prompt_ids)
         for i, prompt in enumerate(prompts):
             self._check(f"prompt {i}", prompt, sampling.max_tokens)
-        who = ("center", 0) if self._member is None else self._member[0].key
+        who = stream_key(self._member)
         found: dict[tuple[int, int], Response] = {}
         for group, prefixes in self._prefixes(prompts, range(len(prompts))):
             rows = [_Row(at, prompt, sample) for at, prompt in enumerate(group) for sample in range(n)]

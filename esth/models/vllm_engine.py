@@ -31,7 +31,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from esth.errors import InputError, require
 from esth.models.checkpoint import Checkpoint, one_line
 from esth.models.displacement import Noise, check_finite, check_update, displace
-from esth.models.engine import Engine, Response, Sampling, check_tokens
+from esth.models.engine import Engine, Response, Sampling, check_tokens, named_prompts, stream_key
 from esth.models.transformers_engine import parameters_by_checkpoint_name, policy_logits
 from esth.noise import Combination, Direction, hashed
 
@@ -188,15 +188,13 @@ class VLLMEngine(Engine):
         prompt_ids: Sequence[int] | None = None,
         first_sample: int = 0,
     ) -> list[list[Response]]:
-        ids = range(len(prompts)) if prompt_ids is None else prompt_ids
-        if n < 1 or len(ids) != len(prompts):
-            raise InputError(f"n must be at least 1 and every prompt needs its id, not n={n}, {len(ids)} ids")
+        ids = named_prompts(prompts, n, prompt_ids)
         lowest, highest = _TEMPERATURES
         if sampling.temperature != 0 and not lowest <= sampling.temperature <= highest:
             raise InputError(f"vLLM samples at temperature 0 or {lowest} to {highest}, not {sampling.temperature}")
         for i, prompt in enumerate(prompts):
             self._check(f"prompt {i}", prompt, sampling.max_tokens)
-        who = ("center", 0) if self._member is None else self._member[0].key
+        who = stream_key(self._member)
         requests = [
             (
                 prompt,
