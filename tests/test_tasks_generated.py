@@ -10,7 +10,8 @@ from esth.tasks import Problem, load_task
 from esth.tasks.countdown import TARGETS
 from esth.tasks.splits import SPLITS, split_of
 
-DIFFICULTIES = [("arithmetic", d) for d in ("1+", "2-", "1*", "3+-*", "6*")] + [("countdown", d) for d in "3456"]
+DIFFICULTIES = [("arithmetic", d) for d in ("1+", "2-", "1*", "3+-*", "6*")]
+DIFFICULTIES += [("chain", d) for d in "34"] + [("countdown", d) for d in "3456"]
 
 
 def solvable(values: tuple[Fraction, ...], target: int) -> bool:
@@ -111,7 +112,7 @@ def test_split_shares() -> None:
     [
         ({"name": "arithmatic"}, "did you mean arithmetic"),
         ({"name": "GSM"}, "did you mean gsm8k"),
-        ({"name": "?"}, "unknown task '\\?'; known are arithmetic, countdown, gsm8k"),
+        ({"name": "?"}, "unknown task '\\?'; known are arithmetic, chain, countdown, gsm8k"),
         ({"split": "dev"}, "no split 'dev'; it has train, validation, test, all"),
         ({"difficulty": "9+"}, "difficulty '9\\+' is not"),
         ({"difficulty": "+"}, "is not a number of digits"),

@@ -5,14 +5,18 @@ import os
 from collections.abc import Sequence
 
 from esth.errors import InputError
-from esth.tasks import arithmetic, benchmarks, countdown
+from esth.tasks import arithmetic, benchmarks, chain, countdown
 from esth.tasks.files import Record, read_records
 from esth.tasks.numbers import read_reference
 from esth.tasks.splits import check_split
 from esth.tasks.task import Problem, Task
 from esth.tasks.verifiers import VERIFIERS
 
-GENERATED = {"arithmetic": (arithmetic.problems, "number", 16), "countdown": (countdown.problems, "countdown", 256)}
+GENERATED = {
+    "arithmetic": (arithmetic.problems, "number", 16),
+    "chain": (chain.problems, "chain", 17),
+    "countdown": (countdown.problems, "countdown", 256),
+}
 NAMES = (*GENERATED, *benchmarks.BENCHMARKS, "file")
 
 
@@ -31,14 +35,14 @@ def load_task(
     verifier: str | None = None,
     max_tokens: int | None = None,
 ) -> Task:
-    """A task: generated (`arithmetic`, `countdown`), a benchmark by name, or `file`, a file of the user's own.
+    """A task: generated (`arithmetic`, `chain`, `countdown`), a benchmark by name, or `file`, a file of the user's own.
 
     Args:
         split: "train", "validation", "test" or "all", as far as the task has it; splits share no problem.
         n: how many problems; None is all of a file or of a small generated task, else 256. A smaller n gives the first
             problems of a larger one.
         seed: which problems are drawn; it never moves a problem to another split.
-        difficulty: of generated tasks: "1+" … for arithmetic, "3" … "6" for Countdown.
+        difficulty: of generated tasks: "1+" … for arithmetic, "3" or "4" for chains, "3" … "6" for Countdown.
         data: the benchmark's file or folder (else ESTH_DATA, else the hub), or the user's file: JSONL, Parquet, CSV
             or TSV; hub:OWNER/NAME/FILE names a data set's file on the Hugging Face hub.
         template: the prompt, with {question} (and {choices}) where they are to stand.
@@ -99,7 +103,7 @@ def _own_file(
         raise InputError("task file: say which file (data=PATH)")
     if split not in ("test", "all"):
         raise InputError(f"task file: no split {split!r}; a file is one split (test, all), give another for training")
-    if verifier == "countdown" or (verifier == "label") != bool(labels):
+    if verifier in ("chain", "countdown") or (verifier == "label") != bool(labels):
         raise InputError(f"task file: verifier {verifier!r} and labels {list(labels)} do not go together")
 
     def read(record: Record) -> Problem:

@@ -9,10 +9,12 @@ mixed       judged by `number` where the reference is a number, by `text` elsewh
 choice      that names the letter of the right option, and that letter only
 label       that begins with the right label word
 countdown   whose expression in the given numbers, each at most once, has the target's value (`esth.tasks.expression`)
+chain       whose equations are true, use each given number once, and end in the target (`esth.tasks.chain`)
 math        whose answer equals the reference by algebra (`esth.tasks.algebra`, extra `math`)
 """
 
 import re
+from operator import add, mul, sub
 
 from esth.tasks.algebra import equivalent
 from esth.tasks.expression import MAX_LENGTH, evaluate
@@ -115,12 +117,35 @@ def countdown(response: str, problem: Problem) -> bool:
     return value is not None and str(value) == problem.answer
 
 
+_STEP = re.compile(r"([-+*])([1-9])=([0-9]{2})")
+_CHAIN = re.compile(rf"[1-9](?:{_STEP.pattern})+")
+_JOIN = {"+": add, "-": sub, "*": mul}
+
+
+def chain(response: str, problem: Problem) -> bool:
+    """The response is a chain of true equations, `9+7=16-3=13`: each given number once, and the target at the end.
+
+    Nothing else may stand before it, nor between it and the end of the response or the first `$`.
+    """
+    length = 5 * len(problem.numbers) - 4
+    line = response[: length + 1].partition("$")[0]
+    if len(line) != length or _CHAIN.fullmatch(line) is None:
+        return False
+    value, used = int(line[0]), [int(line[0])]
+    for sign, number, result in _STEP.findall(line):
+        value = _JOIN[sign](value, int(number))
+        used.append(int(number))
+        if value != int(result):
+            return False
+    return sorted(used) == sorted(problem.numbers) and line[-2:] == problem.answer
+
+
 def math(response: str, problem: Problem) -> bool:
     """The response's answer equals the reference by algebra, decided within seconds in a process of its own."""
     return equivalent(tail_of(response), problem.answer)
 
 
-VERIFIERS: dict[str, Verifier] = {v.__name__: v for v in (number, text, mixed, choice, label, countdown, math)}
+VERIFIERS: dict[str, Verifier] = {v.__name__: v for v in (number, text, mixed, choice, label, countdown, chain, math)}
 
 
 def _words(line: str) -> list[str]:
