@@ -359,7 +359,7 @@ class BatchedLlama:
     def _forward(
         self, weights: Weights, tokens: torch.Tensor, attention: "_Cached | _Sequence", keep: int
     ) -> torch.Tensor:
-        """Logits [N, keep, R, V] at the last `keep` positions of tokens [N, S, R]; 0 lets attention see them, no more."""
+        """Logits [N, keep, R, V] at the last `keep` positions of tokens [N, S, R]; 0: attention sees them only."""
         members, positions, rows = tokens.shape
         embedding = weights.embedding.transpose(1, 2)
         at = tokens.reshape(members, 1, -1).expand(-1, embedding.shape[1], -1)
