@@ -75,11 +75,13 @@ class Evaluation:
             values = np.asarray(getattr(self, column), dtype=np.float64)
             object.__setattr__(self, column, values)
             highest = {"successes": self.responses, "truncated": self.responses, "greedy": 1}.get(column, math.inf)
-            fits = values.shape == (len(self.ids),) and np.isfinite(values).all()
-            fits = fits and values.min() >= 0 and values.max() <= highest
-            if column == "greedy" or (column in ("successes", "truncated") and self.samples > 0):
-                fits = fits and bool((values == np.round(values)).all())
-            if not fits or (column == "tokens" and not (values > 0).all()):
+            counts = column == "greedy" or (self.samples > 0 and column in ("successes", "truncated"))
+            if not (
+                values.shape == (len(self.ids),)
+                and ((values >= 0) & (values <= highest) & np.isfinite(values)).all()
+                and ((values == np.round(values)).all() or not counts)
+                and ((values > 0).all() or column != "tokens")
+            ):
                 raise InputError(f"evaluation {self.name!r}: {column} are none of {len(self.ids)} problems")
 
     @property
@@ -187,9 +189,8 @@ class Evaluation:
         for column in COLUMNS:
             if not _list_of(found[column], int, float):
                 raise InputError(f"evaluation {found['name']!r}: {column} must be a list of numbers")
-        return cls(**{n: found[n] for n in names if n not in ("ids", *COLUMNS)}, ids=tuple(found["ids"]), **{
-            column: np.array(found[column], dtype=np.float64) for column in COLUMNS
-        })  # fmt: skip
+        columns: dict[str, Any] = {column: np.array(found[column], dtype=np.float64) for column in COLUMNS}
+        return cls(name=found["name"], ids=tuple(found["ids"]), samples=found["samples"], **columns)
 
 
 def _list_of(value: Any, *kinds: type) -> bool:
