@@ -8,7 +8,7 @@ from esth.errors import InputError
 from esth.tasks import arithmetic, benchmarks, chain, countdown
 from esth.tasks.files import Record, read_records
 from esth.tasks.numbers import read_reference
-from esth.tasks.splits import check_split
+from esth.tasks.splits import SPLITS, check_split
 from esth.tasks.task import Problem, Task
 from esth.tasks.verifiers import VERIFIERS
 
@@ -69,7 +69,7 @@ def load_task(
     if name in GENERATED:
         _refuse(f"the generated task {name}", data=data, template=template)
         make, own, tokens = GENERATED[name]
-        check_split(name, split)
+        check_split(name, split, (*(chain.SPLITS if name == "chain" else SPLITS), "all"))
         problems = make(split, n, seed, difficulty)
     else:
         _refuse(f"task {name}", difficulty=difficulty)

@@ -1,7 +1,7 @@
 """Splits that stay disjoint whatever the seed: a problem's own key decides where it belongs."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from esth.errors import InputError
 from esth.tasks.task import Problem
@@ -26,7 +26,14 @@ def check_split(task: str, split: str, accepted: Iterable[str] = (*SPLITS, "all"
         raise InputError(f"task {task}: no split {split!r}; it has {', '.join(accepted)}")
 
 
-def take(candidates: Iterable[tuple[str, Problem]], *, task: str, split: str, n: int | None) -> tuple[Problem, ...]:
+def take(
+    candidates: Iterable[tuple[str, Problem]],
+    *,
+    task: str,
+    split: str,
+    n: int | None,
+    split_of: Callable[[str], str] = split_of,
+) -> tuple[Problem, ...]:
     """The first `n` distinct problems of `split` among (key, problem) candidates; all of them for n = None.
 
     Asking for fewer problems gives a prefix of asking for more.
