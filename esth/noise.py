@@ -202,6 +202,29 @@ class Combination:
         return total
 
 
+@dataclass(frozen=True)
+class Keyed:
+    """A direction whose responses are drawn along streams of another name, that of all who bear it.
+
+    Members of one name draw with the same uniform numbers (common random numbers): where their policies agree, so do
+    their responses, and what their rewards differ by is due to the parameters.
+    """
+
+    direction: Direction
+    name: tuple[int | str, ...]
+
+    @property
+    def key(self) -> tuple[int | str, ...]:
+        """The name."""
+        return self.name
+
+    def noise(
+        self, name: str, shape: Sequence[int], start: int = 0, count: int | None = None, *, scale: float = 1.0
+    ) -> Float32:
+        """The direction's."""
+        return self.direction.noise(name, shape, start, count, scale=scale)
+
+
 def population(seed: int, n: int, family: str = "gaussian", rank: int = 1) -> list[Member]:
     """The n members of the population that one integer seed names; a larger n only appends.
 

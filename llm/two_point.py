@@ -15,8 +15,6 @@ pairs.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -39,7 +37,7 @@ from esth.estimators.pair_covariance import (
 from esth.lemmas import two_point as lemma
 from esth.models.engine import Engine, Response
 from esth.models.workers import Workers
-from esth.noise import Float32, Member, population
+from esth.noise import Float32, Keyed, Member, population
 from esth.sample import PopulationSample
 from esth.tasks.task import encode
 from llm.judging import as_columns, needs, rewards
@@ -98,22 +96,9 @@ def study(samples: Samples) -> tuple[list[Check], Data]:
     return [*checks, *found], data
 
 
-@dataclass(frozen=True)
-class Twin:
+def twin(member: Member) -> Keyed:
     """A member whose responses are drawn with the same uniform numbers as those of the other one of its pair."""
-
-    member: Member
-
-    @property
-    def key(self) -> tuple[int | str, ...]:
-        """Of the pair."""
-        return ("pair", self.member.seed)
-
-    def noise(
-        self, name: str, shape: Sequence[int], start: int = 0, count: int | None = None, *, scale: float = 1.0
-    ) -> Float32:
-        """The member's."""
-        return self.member.noise(name, shape, start, count, scale=scale)
+    return Keyed(member, ("pair", member.seed))
 
 
 def _pairs(samples: Samples) -> list[Member]:
@@ -124,7 +109,7 @@ def _pairs(samples: Samples) -> list[Member]:
 def _twins(samples: Samples) -> PopulationSample:
     s = samples.settings
     config = s.population(family="antithetic", members=2 * s.pairs, samples=TWIN_SAMPLES, scored=0, seed=s.stream(3))
-    return samples.population("twins", config, lambda: samples.task, [Twin(m) for m in _pairs(samples)])
+    return samples.population("twins", config, lambda: samples.task, [twin(m) for m in _pairs(samples)])
 
 
 def _paired(values: Float) -> Float:

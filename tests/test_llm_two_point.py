@@ -97,7 +97,7 @@ def test_twins_draw_with_the_same_numbers(ran, tiny_folder):
     engine = TransformersEngine(load_checkpoint(str(tiny_folder("llama"))))
     prompts, said = [engine.checkpoint.encode("t5 t9")], []
     for member in population(7, 4, "antithetic"):
-        engine.set_member(study.Twin(member), 1e-9)
+        engine.set_member(study.twin(member), 1e-9)
         said.append(engine.sample(prompts, 8, Sampling(0.7, 3), seed=0))
     assert said[0] == said[1] and said[2] == said[3] and said[0] != said[2]
     alike = record(ran)["data"]["alike"]

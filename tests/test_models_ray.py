@@ -289,7 +289,7 @@ def test_an_update_that_fails_moves_no_center(pool: "ray_pool.RayPool", engine: 
         pool.apply_update([(MEMBERS[0], float("nan"))])
 
     def break_one(engine: Engine, item: int) -> None:
-        def fail(update: object) -> None:
+        def fail(*_: object) -> None:
             raise MemoryError("no room for the update")
 
         if item == 0:

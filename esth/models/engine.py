@@ -21,7 +21,7 @@ too. A response ends with a stop token, which is an outcome like any other, or i
 has none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import torch
 
     from esth.models.checkpoint import Checkpoint
+    from esth.models.stored import Arrays
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,11 @@ class Engine(Protocol):
     checkpoint: "Checkpoint"  # its name, fingerprint, tokenizer, stop tokens and context length
     vocabulary: int  # V, the width of the logits
 
+    @property
+    def center(self) -> "Mapping[str, torch.Tensor]":
+        """The center's parameters by their names in the checkpoint, whoever the engine is now: views, no copies."""
+        ...
+
     def set_member(self, member: Direction, sigma: float) -> None:
         """Become θ + sigma · ε, every parameter perturbed once, by its name in the checkpoint.
 
@@ -97,13 +103,24 @@ class Engine(Protocol):
         """Become the center again, bit for bit (by copy; adding and subtracting drifts)."""
         ...
 
-    def apply_update(self, update: Sequence[tuple[Direction, float]]) -> None:
-        """Move the center by Σ coefficient · ε, summed in float32 in the order given; become the new center.
+    def apply_update(self, update: Sequence[tuple[Direction, float]], keep: float = 1.0) -> None:
+        """θ ← keep · θ + Σ coefficient · ε, the sum in float32 in the order given; become the new center.
 
-        A function of the old center and the update alone, bit for bit, so that a log of updates rebuilds any center.
+        `keep` and each product are rounded to float32, the result once to the dtype. A function of the old center, the
+        update and `keep` alone, bit for bit, so that a log of updates rebuilds any center. A decay by λ toward stored
+        weights is keep = 1 − λ with the term (`StoredWeights`, λ).
 
         Raises:
-            InputError: a coefficient that is not finite, or an update that overflows the dtype; the center stays.
+            InputError: a coefficient that is not finite, keep outside [0, 1], or an update that overflows the dtype;
+                the center stays.
+        """
+        ...
+
+    def load_center(self, weights: "Arrays") -> None:
+        """Make stored weights (`esth.models.stored.read_arrays`) the center and become it; to the bit in one dtype.
+
+        Raises:
+            InputError: weights of other names or shapes, or not finite in the dtype; the center stays.
         """
         ...
 

@@ -1,8 +1,9 @@
 """Engines as Ray actors, on this machine or on many.
 
-The pool keeps the log of updates, every worker counts those it has applied, and every call brings those it lacks. A
-worker that replaces a lost one is thus brought to the same center, bit for bit, by the call that first uses it, at the
-price of all updates so far.
+The pool keeps the log of what moved the center, every worker counts the moves it has made, and every call brings those
+it lacks. A worker that replaces a lost one is thus brought to the same center, bit for bit, by the call that first uses
+it, at the price of all updates so far, or of those since weights were last loaded: a load begins the log anew. Loaded
+weights travel through Ray, so that their folder may go.
 """
 
 import dataclasses
@@ -16,12 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from esth.errors import InputError, require
 from esth.models import load_engine
 from esth.models.checkpoint import Checkpoint, load_checkpoint, one_line
 from esth.models.engine import Engine
+from esth.models.stored import Arrays
 from esth.models.workers import EngineLost, Item, Result, Workers
-from esth.noise import Member
+from esth.noise import Direction
 
 # Read when Ray is imported. A lost worker is our business; Ray would print a paragraph on it to standard output.
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed|node with node id|cannot be scheduled")
@@ -29,7 +33,27 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 ray: Any = require("ray", "ray")
 
-Update = Sequence[tuple[Member, float]]
+
+class _Update(NamedTuple):
+    """A move of the center, as `Engine.apply_update`."""
+
+    terms: Sequence[tuple[Direction, float]]
+    keep: float
+
+    def apply(self, engine: Engine) -> None:
+        engine.apply_update(self.terms, self.keep)
+
+
+class _Load(NamedTuple):
+    """A move of the center to weights in Ray's memory."""
+
+    weights: Any
+
+    def apply(self, engine: Engine) -> None:
+        engine.load_center(ray.get(self.weights))
+
+
+Move = _Update | _Load
 
 
 class RayPool(Workers):
@@ -72,7 +96,8 @@ class RayPool(Workers):
         self.retries = retries
         self.patience = patience
         self.lost = 0  # workers, so far
-        self._updates: list[Update] = []
+        self._moves: list[Move] = []
+        self._first = 0  # the number of the first of them; those before it no longer matter
         self._idle: deque[_Worker] = deque()
         self._calls: dict[Any, _Call] = {}  # one for each worker that is not idle
         self._lost_loading = 0  # since a worker was last loaded
@@ -115,13 +140,21 @@ class RayPool(Workers):
                 left -= 1
                 yield index, answer.result()
 
-    def apply_update(self, update: Update) -> None:
-        known = len(self._updates)
-        self._updates.append(list(update))
-        error = self._everywhere(_nothing)  # the update comes with the call
+    def apply_update(self, update: Sequence[tuple[Direction, float]], keep: float = 1.0) -> None:
+        self._move(_Update(list(update), keep))
+
+    def load_center(self, weights: Arrays) -> None:
+        self._move(_Load(ray.put({name: np.asarray(array) for name, array in weights.items()})))
+        self._first += len(self._moves) - 1
+        del self._moves[:-1]
+
+    def _move(self, move: Move) -> None:
+        known = self._first + len(self._moves)
+        self._moves.append(move)
+        error = self._everywhere(_nothing)  # the move comes with the call
         if error is not None:  # an engine that fails is where it was; those that did not go back to there
-            del self._updates[known:]
-            for worker in [worker for worker in self._idle if worker.updates > known]:
+            self._moves.pop()
+            for worker in [worker for worker in self._idle if worker.moves > known]:
                 self._idle.remove(worker)
                 self._replace(worker)
             raise error
@@ -144,7 +177,7 @@ class RayPool(Workers):
     def _everywhere(self, work: Callable[[Engine, None], None]) -> Exception | None:
         """Do it in every worker that is loaded, after what an abandoned `map` left there; return the first error.
 
-        Who is lost or loads meanwhile has no member to leave, and catches up with updates at its next call.
+        Who is lost or loads meanwhile has no member to leave, and catches up with moves at its next call.
         """
         while not self._idle or any(call.inbox is not None for call in self._calls.values()):
             self._receive()
@@ -165,7 +198,8 @@ class RayPool(Workers):
         self._start()
 
     def _send(self, worker: "_Worker", work: Any, item: Any, inbox: deque[Any], index: int) -> None:
-        call = worker.actor.run.remote(self._updates[worker.updates :], work, item)
+        start = max(worker.moves, self._first)
+        call = worker.actor.run.remote(start, self._moves[start - self._first :], work, item)
         self._calls[call] = _Call(worker, inbox, index)
 
     def _receive(self) -> None:
@@ -181,11 +215,11 @@ class RayPool(Workers):
         if inbox is None:
             self._loaded(worker, answer)
             return
-        if answer is None or answer.updates is None:
+        if answer is None or answer.moves is None:
             self._replace(worker)
             self.lost += answer is None
         else:
-            worker.updates = answer.updates
+            worker.moves = answer.moves
             self._idle.append(worker)
         inbox.append((index, answer))
 
@@ -208,7 +242,7 @@ class RayPool(Workers):
 @dataclass(eq=False)
 class _Worker:
     actor: Any
-    updates: int = 0  # applied so far
+    moves: int = 0  # made so far
 
 
 class _Call(NamedTuple):
@@ -222,7 +256,7 @@ class _Answer(NamedTuple):
 
     value: Any
     error: Exception | None
-    updates: int | None  # that the worker's center has had; None if nobody knows
+    moves: int | None  # that the worker's center has made; None if nobody knows
 
     def result(self) -> Any:
         if self.error is not None:
@@ -253,7 +287,7 @@ class _Host:
 
     def __init__(self) -> None:
         self.engine: Engine
-        self.updates = 0
+        self.moves = 0
 
     def load(self, recipe: _Recipe) -> _Answer:
         def load() -> int:
@@ -262,22 +296,22 @@ class _Host:
 
         return self._answer(load)
 
-    def run(self, updates: Sequence[Update], work: Callable[[Engine, Any], Any], item: Any) -> _Answer:
+    def run(self, start: int, moves: Sequence[Move], work: Callable[[Engine, Any], Any], item: Any) -> _Answer:
         def run() -> Any:
-            for update in updates:
-                self.engine.apply_update(update)
-                self.updates += 1
+            for number, move in enumerate(moves, start + 1):
+                move.apply(self.engine)
+                self.moves = number
             return work(self.engine, item)
 
         return self._answer(run)
 
     def _answer(self, work: Callable[[], Any]) -> _Answer:
         try:
-            return _Answer(work(), None, self.updates)
+            return _Answer(work(), None, self.moves)
         except Exception as error:
             if not isinstance(error, InputError):
                 error.add_note(f"in a worker: {traceback.format_exc()}")
-            return _Answer(None, error, self.updates)
+            return _Answer(None, error, self.moves)
 
 
 def _fetch(call: Any) -> _Answer | None:

@@ -8,7 +8,7 @@ next number of the response's own uniform stream.
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,8 +21,9 @@ from transformers.utils import logging as transformers_logging
 
 from esth.errors import InputError
 from esth.models.checkpoint import Checkpoint, one_line
-from esth.models.displacement import check_finite, check_update, displace
+from esth.models.displacement import Noise, check_finite, check_update, displace
 from esth.models.engine import Engine, Response, Sampling, check_tokens, named_prompts, stream_key
+from esth.models.stored import Arrays, check_arrays, slice_of
 from esth.noise import Combination, Direction, uniforms
 
 
@@ -82,12 +83,23 @@ class TransformersEngine(Engine):
             self.parameters[name].copy_(center)
         self._member = None
 
+    @property
+    def center(self) -> Mapping[str, torch.Tensor]:
+        return self._center or self.parameters
+
+    def apply_update(self, update: Sequence[tuple[Direction, float]], keep: float = 1.0) -> None:
+        check_update(update, keep)
+        self._move_center(Combination(tuple(update)).noise, keep)
+
+    def load_center(self, weights: Arrays) -> None:
+        check_arrays(weights, {name: p.shape for name, p in self.parameters.items()}, self.checkpoint.tensors)
+        self._move_center(partial(slice_of, weights), keep=0.0)
+
     @torch.no_grad()
-    def apply_update(self, update: Sequence[tuple[Direction, float]]) -> None:
-        check_update(update)
+    def _move_center(self, noise: Noise, keep: float) -> None:
         with self._center_if_interrupted():
             self._member = None
-            displace(self._center, Combination(tuple(update)).noise, self.parameters)
+            displace(self._center, noise, self.parameters, keep)
             check_finite(self.parameters)
             self._center = {}  # the parameters are the center now: one step, so that no part of the old one is left
 

@@ -18,7 +18,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -32,6 +32,7 @@ from esth.errors import InputError, require
 from esth.models.checkpoint import Checkpoint, one_line
 from esth.models.displacement import Noise, check_finite, check_update, displace
 from esth.models.engine import Engine, Response, Sampling, check_tokens, named_prompts, stream_key
+from esth.models.stored import Arrays, check_arrays, slice_of
 from esth.models.transformers_engine import parameters_by_checkpoint_name, policy_logits
 from esth.noise import Combination, Direction, hashed
 
@@ -124,11 +125,21 @@ class VLLMEngine(Engine):
         self._member = None
         self._write(iter(self._center.items()))
 
-    def apply_update(self, update: Sequence[tuple[Direction, float]]) -> None:
-        check_update(update)
-        noise = Combination(tuple(update)).noise
+    @property
+    def center(self) -> Mapping[str, torch.Tensor]:
+        return self._center
+
+    def apply_update(self, update: Sequence[tuple[Direction, float]], keep: float = 1.0) -> None:
+        check_update(update, keep)
+        self._move_center(Combination(tuple(update)).noise, keep)
+
+    def load_center(self, weights: Arrays) -> None:
+        check_arrays(weights, {name: center.shape for name, center in self._center.items()}, self.checkpoint.tensors)
+        self._move_center(partial(slice_of, weights), keep=0.0)
+
+    def _move_center(self, noise: Noise, keep: float) -> None:
         with self._center_if_interrupted():
-            moved = {name: _displaced(name, center, noise) for name, center in self._center.items()}
+            moved = {name: _displaced(name, center, noise, keep) for name, center in self._center.items()}
             check_finite(moved)
             self._write(iter(moved.items()))
         self._center = moved
@@ -342,9 +353,9 @@ class VLLMEngine(Engine):
         check_tokens(what, tokens, room, self._llm.model_config.max_model_len, self.vocabulary)
 
 
-def _displaced(name: str, center: torch.Tensor, noise: Noise) -> torch.Tensor:
+def _displaced(name: str, center: torch.Tensor, noise: Noise, keep: float = 1.0) -> torch.Tensor:
     moved = torch.empty_like(center)
-    displace({name: center}, noise, {name: moved})
+    displace({name: center}, noise, {name: moved}, keep)
     return moved
 
 

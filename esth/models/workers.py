@@ -25,7 +25,8 @@ from esth.models.checkpoint import Checkpoint, load_checkpoint
 
 if TYPE_CHECKING:
     from esth.models.engine import Engine
-    from esth.noise import Member
+    from esth.models.stored import Arrays
+    from esth.noise import Direction
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -57,8 +58,12 @@ class Workers(Protocol):
         """
         ...
 
-    def apply_update(self, update: "Sequence[tuple[Member, float]]") -> None:
+    def apply_update(self, update: "Sequence[tuple[Direction, float]]", keep: float = 1.0) -> None:
         """Move the center of every engine, as `Engine.apply_update`; if that fails in one, no center has moved."""
+        ...
+
+    def load_center(self, weights: "Arrays") -> None:
+        """Make weights the center of every engine, as `Engine.load_center`; all or none, as `apply_update`."""
         ...
 
     def restore(self) -> None:
@@ -90,8 +95,11 @@ class Local(Workers):
         for index, item in enumerate(items):
             yield index, work(self.engine, item)
 
-    def apply_update(self, update: "Sequence[tuple[Member, float]]") -> None:
-        self.engine.apply_update(update)
+    def apply_update(self, update: "Sequence[tuple[Direction, float]]", keep: float = 1.0) -> None:
+        self.engine.apply_update(update, keep)
+
+    def load_center(self, weights: "Arrays") -> None:
+        self.engine.load_center(weights)
 
     def restore(self) -> None:
         self.engine.restore()

@@ -1,0 +1,82 @@
+"""Writing a center as a model folder in Hugging Face format, tensor by tensor, from whatever engine holds it."""
+
+import json
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esth.errors import InputError
+from esth.models.stored import bits_of
+
+if TYPE_CHECKING:
+    from esth.models.engine import Engine
+    from esth.models.workers import Workers
+
+_NAMES = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}
+_COPIED = (".json", ".jinja", ".txt", ".model", ".py")
+
+
+def save_center(workers: "Workers", folder: Path) -> None:
+    """Write the center of workers, with the checkpoint's config and tokenizer, into a folder that is new or empty.
+
+    The weights are those of the engines to the bit, in their dtype and under the checkpoint's names. Engines hand over
+    one tensor at a time, which goes to its place in the file.
+
+    Raises:
+        InputError: the disk refuses; what is half-written is left for the caller to delete.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        ((_, layout),) = workers.map(_layout, [None])
+        for file in sorted(workers.checkpoint.folder.iterdir()):
+            if file.suffix in _COPIED and not file.name.endswith(".index.json"):
+                content = file.read_bytes()
+                (folder / file.name).write_bytes(_config(content, layout) if file.name == "config.json" else content)
+        _write(workers, layout, folder / "model.safetensors")
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
+
+
+Layout = dict[str, tuple[str, tuple[int, ...]]]
+"""dtype and shape of every parameter by its name in the checkpoint."""
+
+
+def _layout(engine: "Engine", item: None) -> Layout:
+    return {n: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in engine.center.items()}
+
+
+def _tensor(engine: "Engine", name: str) -> NDArray[Any]:
+    return bits_of(engine.center[name])
+
+
+def _config(content: bytes, layout: Layout) -> bytes:
+    """The config, saying the dtype of the weights that are written: transformers loads in the one it says."""
+    config = json.loads(content)
+    ((dtype, _), *_) = layout.values()
+    for part in (config, config.get("text_config")):
+        if isinstance(part, dict):
+            part.pop("torch_dtype", None)  # the older name of the same field
+            part["dtype"] = dtype
+    return (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _write(workers: "Workers", layout: Layout, file: Path) -> None:
+    """A safetensors file: a 64-bit length, a JSON header of that length, then the tensors one after another."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, (dtype, shape) in layout.items():
+        kind, size = _NAMES[dtype]
+        begin, end = end, end + size * int(np.prod(shape, dtype=np.int64))
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    names = list(layout)
+    with open(file, "wb") as stream:
+        stream.write(struct.pack("<Q", len(text)) + text)
+        stream.truncate(8 + len(text) + end)
+        for i, bits in workers.map(_tensor, names):
+            stream.seek(8 + len(text) + header[names[i]]["data_offsets"][0])
+            stream.write(np.ascontiguousarray(bits).data.cast("B") if bits.size else b"")
