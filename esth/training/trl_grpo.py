@@ -14,6 +14,7 @@ the optimiser beside them is pickled by torch, as TRL does it, and read back by 
 """
 
 import copy
+import inspect
 import json
 import logging
 import math
@@ -201,6 +202,9 @@ class Trainer(trl.GRPOTrainer):  # type: ignore[name-defined]
     def __init__(self, checkpoint: Checkpoint, **options: Any) -> None:
         self.checkpoint = checkpoint
         super().__init__(**options)
+        for model in filter(None, (self.model, self.ref_model)):
+            if "position_ids" in inspect.signature(type(model).forward).parameters:
+                model.register_forward_pre_hook(_positions, with_kwargs=True)
 
     def _tokenize_prompts(self, prompts: Sequence[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
         """Token ids of prompts. TRL would write the special tokens of a prompt without a chat turn in its own way."""
@@ -211,6 +215,14 @@ class Trainer(trl.GRPOTrainer):  # type: ignore[name-defined]
 
     def create_model_card(self, *args: Any, **options: Any) -> None:
         """No card: TRL's would ask the hub."""
+
+
+def _positions(model: Any, args: tuple[Any, ...], inputs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Scored tokens are counted from their prompt's first. TRL counts the padding before it too, which is another
+    policy than the one that was sampled where positions are learned (GPT-2); to rotary ones it is the same."""
+    if "fused_lm_head" in inputs:
+        inputs["position_ids"] = (inputs["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)
+    return args, inputs
 
 
 class Seen:
