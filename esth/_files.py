@@ -1,6 +1,8 @@
-"""Files written whole or not at all."""
+"""Files written whole or not at all, and files that one process holds."""
 
+import fcntl
 import os
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -32,3 +34,22 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """`write_whole` of a text in UTF-8."""
     write_whole(path, lambda stream: stream.write(text.encode()))
+
+
+def hold(file: Path, holder: object) -> bytes:
+    """Lock a file while `holder` lives, and return what is in it; the lock ends with the process at the latest.
+
+    The file is made if need be. This process must not open it again: to close it anywhere gives the lock away.
+
+    Raises:
+        InputError: another process holds it, or it cannot be opened.
+    """
+    try:
+        lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        weakref.finalize(holder, os.close, lock)
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.read(lock, os.fstat(lock).st_size)
+    except BlockingIOError as error:
+        raise InputError(f"{file.parent}: another process is at work there") from error
+    except OSError as error:
+        raise InputError(f"cannot write to {file.parent}: {error.strerror or error}") from error

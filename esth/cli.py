@@ -1,5 +1,6 @@
-"""The command line: `esth diversity` and `esth attack`. A user's mistake is one line and exit status 2."""
+"""The command line: `esth diversity`, `train`, `evaluate`, `attack`. A user's mistake is one line and exit status 2."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ import esth
 from esth.diversity.config import DiversityConfig
 from esth.errors import InputError
 from esth.lemmas import LEMMAS
+from esth.training.config import CONFIGS, nearest, read_config, to_json
+from esth.training.presets import PRESETS as TRAINING_PRESETS
 
 if TYPE_CHECKING:
     from esth.diversity import Progress
@@ -24,6 +27,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "quick": {"members": 4, "prompts": 6, "samples": 2},
 }
 """Sizes by name; an option given beside a preset wins."""
+
+OWN_OPTIONS = ["from", "out", "preset", "dry_run", "target_se", "trust_remote_code", "config", "base", "update", "help"]
+"""Options that are no fields of a configuration."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,20 +54,58 @@ def run(program: str, work: Callable[[list[str]], int], arguments: Sequence[str]
 
 
 def _run(arguments: list[str]) -> int:
-    arguments = [spelled(a, DiversityConfig) for a in arguments]
-    options = _parser(_preset(arguments)).parse_args(arguments)
+    command, method = (*arguments, "", "")[:2]
+    settings = _settings(command, method)
+    if settings is not None:
+        arguments = [spelled(a, settings) for a in arguments]
+        _check_options(arguments, settings)
+    parser = _parser(method if command == "train" else command, _defaults(command, method, arguments))
+    options = parser.parse_args(arguments)
     if options.subcommand == "diversity":
         if options.diversity.sources:
             refuse_beside_from(arguments, {"--from"})
         return _diversity(options.diversity)
+    if options.subcommand == "train":
+        return _train(options.train.subcommand, options.train[options.train.subcommand])
     return _attack(options.attack)
 
 
-def _preset(arguments: list[str]) -> dict[str, Any]:
-    """The defaults that a preset in the arguments sets, before the options themselves are read."""
-    joined = " ".join(arguments).replace("--preset=", "--preset ").split()
-    chosen = [PRESETS[b] for a, b in pairwise(joined) if a == "--preset" and b in PRESETS]
-    return chosen[-1] if chosen else {}
+def _settings(command: str, method: str) -> type[Any] | None:
+    """The dataclass whose fields a command's options are."""
+    if command == "train":
+        return CONFIGS.get(method)
+    return {"diversity": DiversityConfig}.get(command)
+
+
+def _check_options(arguments: Sequence[str], settings: type[Any]) -> None:
+    """Raise InputError for an option that the command does not have, with the nearest one."""
+    known = [f.name for f in fields(settings)] + OWN_OPTIONS
+    for argument in arguments:
+        name = argument[2:].partition("=")[0].replace("-", "_")
+        if re.match(r"--[a-z]", argument) and name not in known:
+            raise InputError(f"unknown option {argument.partition('=')[0]}; {nearest(name, known)}")
+
+
+def _defaults(command: str, method: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """The defaults that --preset or --config set, before the options themselves are read."""
+    preset, file = _given("--preset", arguments), _given("--config", arguments)
+    if command == "diversity":
+        return PRESETS.get(preset or "", {})
+    if command != "train" or method not in CONFIGS:
+        return {}
+    if preset is not None and file is not None:
+        raise InputError("--preset and --config both name settings: give one of them")
+    if file is not None:
+        values = to_json(read_config(Path(file), method))
+        return {name: value for name, value in values.items() if name != "method"}
+    return TRAINING_PRESETS[method].get(preset or "", {})
+
+
+def _given(option: str, arguments: Sequence[str]) -> str | None:
+    """The value of an option among arguments, the last one if it is there twice."""
+    values = [b for a, b in pairwise(arguments) if a == option]
+    values += [a.partition("=")[2] for a in arguments if a.startswith(f"{option}=")]
+    return values[-1] if values else None
 
 
 def spelled(argument: str, settings: type[Any]) -> str:
@@ -79,7 +123,8 @@ def refuse_beside_from(arguments: Sequence[str], accepted: set[str]) -> None:
         raise InputError(f"{min(given)} does not go with --from: the samples have their settings")
 
 
-def _parser(defaults: dict[str, Any]) -> ArgumentParser:
+def _parser(chosen: str, defaults: dict[str, Any]) -> ArgumentParser:
+    """All commands; `defaults` are those of the chosen one."""
     parser = ArgumentParser(prog="esth", description=esth.__doc__, exit_on_error=False, version=esth.__version__)
     commands = parser.add_subcommands(required=True)
 
@@ -101,7 +146,8 @@ def _parser(defaults: dict[str, Any]) -> ArgumentParser:
     add("--target-se", type=float, default=None, help="with --dry-run: the standard error of JS wanted, nats")
     add("--trust-remote-code", action="store_true", help="run Python code that comes with the checkpoint")
     diversity.add_class_arguments(DiversityConfig)
-    diversity.set_defaults(defaults)
+    if chosen == "diversity":
+        diversity.set_defaults(defaults)
     commands.add_subcommand("diversity", diversity, help="measure the diversity of a checkpoint's populations")
 
     attack = ArgumentParser(exit_on_error=False, description="Search for an instance that breaks a bound of a lemma.")
@@ -111,6 +157,21 @@ def _parser(defaults: dict[str, Any]) -> ArgumentParser:
     add("--seed", type=int, default=0)
     add("--out", type=Path, default=Path("esth-attack"), help="folder of the search's state: the same command resumes")
     commands.add_subcommand("attack", attack, help="try to break the bounds")
+
+    train = ArgumentParser(
+        exit_on_error=False, description="Train a policy; the same command goes on where it stopped."
+    )
+    commands.add_subcommand("train", train, help="train with ES or GRPO")
+    methods = train.add_subcommands(required=True)
+    for method, kind in CONFIGS.items():
+        one = ArgumentParser(exit_on_error=False, description=(kind.__doc__ or "").splitlines()[0])
+        one.add_argument("--out", type=Path, default=Path(f"esth-{method}"), help="the run's folder")
+        one.add_argument("--preset", choices=list(TRAINING_PRESETS[method]), default="default", help="settings by name")
+        one.add_argument("--config", help="a JSON file of settings, such as a run's config.json; options win")
+        one.add_class_arguments(kind)
+        if method == chosen:
+            one.set_defaults(defaults)
+        methods.add_subcommand(method, one)
     return parser
 
 
@@ -192,6 +253,19 @@ def progress_bars() -> "Iterator[Progress]":
 
     with bars:
         yield progress
+
+
+def _train(method: str, options: Any) -> int:
+    from esth.training import train
+    from esth.training.show import show_run, watching
+
+    kind = CONFIGS[method]
+    config = kind(**{f.name: getattr(options, f.name) for f in fields(kind)})
+    with watching(config.updates) as watch:
+        run = train(config, options.out, watch)
+    show_run(run)
+    print(f"written to {options.out}; the same command with more --updates goes on")
+    return 0
 
 
 def _attack(options: Any) -> int:

@@ -1,10 +1,7 @@
 """What of a long sampling is done, so that Ctrl-C or a killed process costs one step and not the whole."""
 
-import fcntl
 import json
-import os
 import shutil
-import weakref
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from esth._files import write_text, write_whole
+from esth._files import hold, write_text, write_whole
 from esth.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,16 +35,7 @@ class Journal:
         mark, text = folder / "identity.json", json.dumps(identity, sort_keys=True)
         if not mark.is_file():
             write_text(mark, text)
-        try:
-            lock = os.open(mark, os.O_RDWR)
-            weakref.finalize(self, os.close, lock)  # and with it the lock is gone, as with the process
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # By the same descriptor: closing another of the file would give the lock away.
-            found = os.read(lock, os.fstat(lock).st_size).decode(errors="replace")
-        except BlockingIOError as error:
-            raise InputError(f"{folder}: another process is at work there") from error
-        except OSError as error:
-            raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
+        found = hold(mark, self).decode(errors="replace")
         if found != text:
             raise InputError(f"{folder} holds unfinished work of other settings: delete it or name another folder")
 
