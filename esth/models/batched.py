@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -34,10 +35,10 @@ from esth._files import write_text, write_whole
 from esth._threads import side_by_side
 from esth.errors import InputError, require
 from esth.models.checkpoint import Checkpoint, one_line
-from esth.models.displacement import check_finite, check_update, displace
-from esth.noise import Combination, Direction
+from esth.models.displacement import check_finite, check_update
+from esth.noise import Direction, Member, Restricted
 
-BLOCK = 512
+BLOCK = 256
 """Rows generated together (members x prompts x samples), where a prompt's samples are not more."""
 
 
@@ -117,6 +118,7 @@ class BatchedLlama:
         self._stops = torch.zeros(self.vocabulary, dtype=torch.bool, device=self.device)
         self._stops[[token for token in checkpoint.stop_tokens if token < self.vocabulary]] = True
         self.center = _center(checkpoint, _shapes(config), self.device)
+        self._drawn: dict[Direction, torch.Tensor] = {}  # ε [D] of the members last made
 
     # The population
 
@@ -124,28 +126,38 @@ class BatchedLlama:
     def members(self, directions: Sequence[Direction], sigma: float) -> Weights:
         """Weights of θ + sigma · ε for each direction ε, to the bit those of `Engine.set_member`.
 
-        All members stand in memory at once, twice while they are made: to bound it, give fewer directions at a time.
+        All members stand in memory at once, three times over with their noise, which is kept for the update that
+        follows: to bound it, give fewer directions at a time.
 
         Raises:
             InputError: no directions, or sigma negative or not finite.
         """
         if not directions or not 0 <= sigma < math.inf:
             raise InputError(f"members need directions and a finite sigma >= 0, not {len(directions)} and {sigma}")
-        names, shapes = list(self.center), [tensor.shape for tensor in self.center.values()]
-        sizes = [shape.numel() for shape in shapes]
-        flat = torch.empty(len(directions), sum(sizes), device=self.device)
+        self._drawn = {d: self._draw(d, 1.0) for d in directions if isinstance(d, Member | Restricted)}
+        flat = torch.stack([self._noise(direction, sigma) for direction in directions])
+        flat += self._flat_center()
+        return self._fused(self._parts(flat))
 
-        def draw(i: int) -> None:
-            parts = flat[i].split(sizes)
-            for name, shape, part in zip(names, shapes, parts, strict=True):
-                part.copy_(torch.from_numpy(directions[i].noise(name, shape, scale=sigma)))
+    def _noise(self, direction: Direction, scale: float) -> torch.Tensor:
+        """scale · ε in all parameters [D]; of a member drawn before, the same rounded product as its `noise` makes."""
+        drawn = self._drawn.get(direction)
+        if drawn is None:
+            return self._draw(direction, scale)
+        return drawn * torch.tensor(scale, dtype=torch.float32, device=self.device)
 
-        side_by_side(draw, range(len(directions)))
-        flat += torch.cat([tensor.view(-1) for tensor in self.center.values()])
-        parts = flat.split(sizes, dim=1)
-        return self._fused(
-            {name: part.view(-1, *shape) for name, shape, part in zip(names, shapes, parts, strict=True)}
-        )
+    def _draw(self, direction: Direction, scale: float) -> torch.Tensor:
+        parts = [direction.noise(name, tensor.shape, scale=scale) for name, tensor in self.center.items()]
+        return torch.from_numpy(np.concatenate(parts)).to(self.device)
+
+    def _flat_center(self) -> torch.Tensor:
+        return torch.cat([tensor.view(-1) for tensor in self.center.values()])
+
+    def _parts(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The parameters [..., *shape] in flat ones [..., D]: views."""
+        sizes = [tensor.numel() for tensor in self.center.values()]
+        parts = zip(self.center.items(), flat.split(sizes, dim=-1), strict=True)
+        return {name: part.unflatten(-1, tensor.shape) for (name, tensor), part in parts}
 
     def alone(self, parameters: Mapping[str, torch.Tensor] | None = None) -> Weights:
         """The weights of one model, N = 1: of the center, or of `parameters` in its names and shapes, differentiably.
@@ -202,10 +214,12 @@ class BatchedLlama:
             InputError: a coefficient that is not finite, or an update that overflows; the center stays.
         """
         check_update(update)
-        moved = {name: torch.empty_like(tensor) for name, tensor in self.center.items()}
-        displace(self.center, Combination(tuple(update)).noise, moved)
+        total = torch.zeros_like(flat := self._flat_center())
+        for direction, coefficient in update:
+            total += self._noise(direction, coefficient)
+        moved = self._parts(flat + total)
         check_finite(moved)
-        self.center = moved
+        self.center = {name: tensor.clone() for name, tensor in moved.items()}
 
     # The policy
 
