@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ torch = pytest.importorskip("torch")
 
 from esth.errors import InputError, MissingExtra  # noqa: E402
 from esth.models import Engine, Response, Sampling, load_checkpoint, load_engine  # noqa: E402
+from esth.models.saving import save_center  # noqa: E402
+from esth.models.stored import StoredWeights, read_arrays  # noqa: E402
 from esth.models.workers import EngineLost, Local, Workers, load_workers  # noqa: E402
 from esth.noise import Member, population  # noqa: E402
 
@@ -309,6 +312,39 @@ def test_an_update_that_fails_moves_no_center(pool: "ray_pool.RayPool", engine: 
     update = [(MEMBERS[2], 0.01)]
     pool.apply_update(update)
     engine.apply_update(update)
+    assert [bits for _, bits in on_each(pool, center, tmp_path)] == [center(engine)] * 2
+
+
+def test_a_loaded_center_is_where_a_replaced_worker_begins(
+    pool: "ray_pool.RayPool", engine: Engine, tiny_folder: Folder, tmp_path: Path
+) -> None:
+    """Also when the folder is gone, with a decay toward the checkpoint after it."""
+    saved = tmp_path / "saved"
+    pool.apply_update([(MEMBERS[3], 0.04)])
+    engine.apply_update([(MEMBERS[3], 0.04)])
+    save_center(pool, saved)
+    expected = center(engine)
+    pool.apply_update([(MEMBERS[1], 0.3)])
+    pool.load_center(read_arrays(saved))
+    engine.load_center(read_arrays(saved))
+    shutil.rmtree(saved)
+    assert center(engine) == expected  # what was saved is what the one engine has
+    found = on_each(pool, center, tmp_path)
+    assert [bits for _, bits in found] == [expected] * 2
+    update = [(MEMBERS[0], 0.1), (StoredWeights.of(pool.checkpoint), 0.25)]
+    pool.apply_update(update, keep=0.75)
+    engine.apply_update(update, keep=0.75)
+    assert len(pool._moves) == 2  # what came before the load is not done again
+    os.kill(found[0][0], signal.SIGKILL)
+    again = on_each(pool, center, tmp_path)
+    assert found[0][0] not in {pid for pid, _ in again}
+    assert [bits for _, bits in again] == [center(engine)] * 2 != [expected] * 2
+
+    with pytest.raises(InputError, match="are not there"):
+        pool.load_center({})
+    assert [bits for _, bits in on_each(pool, center, tmp_path)] == [center(engine)] * 2
+    pool.apply_update([(MEMBERS[2], 0.01)])
+    engine.apply_update([(MEMBERS[2], 0.01)])
     assert [bits for _, bits in on_each(pool, center, tmp_path)] == [center(engine)] * 2
 
 

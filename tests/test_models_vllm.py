@@ -26,8 +26,11 @@ import transformers
 from esth.errors import InputError
 from esth.models import Checkpoint, Response, Sampling, load_checkpoint, load_engine
 from esth.models import vllm_engine as module
+from esth.models.saving import save_center
+from esth.models.stored import StoredWeights, read_arrays
 from esth.models.transformers_engine import TransformersEngine
 from esth.models.vllm_engine import VLLMEngine
+from esth.models.workers import Local
 from esth.noise import Member, Restricted, parameter_noise, population
 
 KINDS = ("llama", "llama-untied", "qwen2")
@@ -237,7 +240,9 @@ def test_an_interrupted_change_leaves_the_center(engine: VLLMEngine, monkeypatch
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_update_moves_the_center_of_every_engine_alike(long_folder: Callable[[str], Path], dtype: str) -> None:
+def test_an_update_moves_the_center_of_every_engine_alike(
+    long_folder: Callable[[str], Path], tmp_path: Path, dtype: str
+) -> None:
     checkpoint = checkpoint_of(long_folder("llama"))
     reference = plain(checkpoint, dtype=dtype)
     with engine_of(checkpoint, dtype=dtype) as engine:
@@ -247,7 +252,23 @@ def test_an_update_moves_the_center_of_every_engine_alike(long_folder: Callable[
                 either.set_member(update[0][0], 0.1)  # members of the past are no part of it
                 either.apply_update(update)
             assert_same_weights(engine, reference)
+        save_center(Local(engine), tmp_path / "saved")
+        update = [(MEMBERS[0], 0.1), (StoredWeights.of(checkpoint), 0.25)]
+        for either in (engine, reference):
+            either.apply_update(update, keep=0.75)
+        assert_same_weights(engine, reference)
+        decayed = bits(engine)
+        for either in (engine, reference):
+            either.set_member(MEMBERS[2], 0.1)
+            either.load_center(read_arrays(tmp_path / "saved"))
+        assert_same_weights(engine, reference)
         center = bits(engine)
+        assert not same_bits(center, decayed)
+        with pytest.raises(InputError, match="are not there"):
+            engine.load_center({})
+        assert same_bits(bits(engine), center)
+        assert engine.center.keys() == reference.center.keys()
+        assert all(torch.equal(engine.center[name], tensor) for name, tensor in reference.center.items())
         set_members((engine, reference), MEMBERS[1], 0.01)
         assert_same_weights(engine, reference)
         if dtype == "float32":
