@@ -188,7 +188,12 @@ def test_the_sampled_policy_is_softmax_of_logits_over_temperature(
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2"])
 def test_trained_log_probabilities_are_the_engine_s(tiny_folder: Folder, tmp_path: Path, kind: str) -> None:
-    engine = TransformersEngine(load_checkpoint(tiny_folder(kind)), device="cpu")
+    folder = tmp_path / kind
+    shutil.copytree(tiny_folder(kind), folder)
+    settings = json.loads((folder / "config.json").read_text())
+    settings |= {"attn_pdrop": 0.5} if kind == "gpt2" else {"attention_dropout": 0.5}
+    (folder / "config.json").write_text(json.dumps(settings))
+    engine = TransformersEngine(load_checkpoint(folder), device="cpu")
     trainer = make_trainer(config_of(temperature=1.7), engine, TASK, tmp_path, lambda *_: None, lambda *_: None)
     trainer.model.train()  # as in a step: dropout, if any, would show
     prompts = [[5, 6, 7], [8]]
@@ -213,6 +218,28 @@ def test_trained_log_probabilities_are_the_engine_s(tiny_folder: Folder, tmp_pat
             assert found[2 * i + j, :length].tolist() == pytest.approx(scores[i][j].tolist(), abs=1e-4)
             assert entropies[2 * i + j, :length].tolist() == pytest.approx(entropy[:length], abs=1e-4)
             entropy = entropy[length:]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_gradient_and_entropy_are_those_of_the_sampled_policy(
+    tiny_folder: Folder, tmp_path: Path, batches: list[dict], kind: str
+) -> None:
+    """By plain forward passes, one a response: ∇ = −Σ A ∇log p / Σ tokens, since all ratios are 1 (loss "dapo")."""
+    run = Run(tiny_folder(kind), tmp_path / "run", updates=1, temperature=1.7)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny_folder(kind)).eval()
+    (batch,) = batches
+    prompts = rows(batch["prompt_ids"], batch["prompt_mask"])
+    said = rows(batch["completion_ids"], batch["completion_mask"])
+    tokens = sum(map(len, said))
+    entropy = 0.0
+    for prompt, response, advantage in zip(prompts, said, batch["advantages"], strict=True):
+        logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1] / 1.7
+        policy = torch.distributions.Categorical(logits=logits)
+        (-advantage * policy.log_prob(torch.tensor(response)).sum() / tokens).backward()
+        entropy += policy.entropy().sum().item() / tokens
+    norm = torch.linalg.vector_norm(torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]))
+    assert run.metrics[0]["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+    assert run.metrics[0]["entropy"] == pytest.approx(entropy, rel=1e-5)
 
 
 def test_every_setting_reaches_trl(tiny_folder: Folder, tmp_path: Path) -> None:
@@ -281,6 +308,7 @@ def test_the_engine_watches_between_updates_and_changes_nothing(tiny_folder: Fol
     class Watched(Run):
         def told(self, update: int, metrics: dict) -> None:
             super().told(update, metrics)
+            assert not self.engine.model.training
             said.append(self.engine.score([[5, 6]], [[Response((7, 8), True)]], Sampling())[0][0].sum())
             self.engine.sample([[5, 6]], 3, Sampling(max_tokens=3), seed=1)
 

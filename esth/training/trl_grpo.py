@@ -107,6 +107,9 @@ def make_trainer(
     """The trainer of a run."""
     model, checkpoint = engine.model, engine.checkpoint
     model.requires_grad_(True)
+    for layer in model.modules():  # TRL's `disable_dropout` knows the modules of that name only
+        if hasattr(layer, "attention_dropout"):
+            layer.attention_dropout = 0.0
     model.generation_config.eos_token_id = sorted(checkpoint.stop_tokens)  # TRL stops at these
     seen = Seen(config, checkpoint, task)
     trainer = Trainer(
