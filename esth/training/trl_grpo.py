@@ -108,7 +108,7 @@ def make_trainer(
     model, checkpoint = engine.model, engine.checkpoint
     model.requires_grad_(True)
     for layer in model.modules():  # TRL's `disable_dropout` knows the modules of that name only
-        if hasattr(layer, "attention_dropout"):
+        if isinstance(getattr(layer, "attention_dropout", None), float):
             layer.attention_dropout = 0.0
     model.generation_config.eos_token_id = sorted(checkpoint.stop_tokens)  # TRL stops at these
     seen = Seen(config, checkpoint, task)
