@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from esth.errors import InputError, require
 
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+SHIPPED = {name: Path(__file__).parent / "checkpoints" / name for name in ("tiny-3", "tiny-4")}
+"""Checkpoints that come with the package (`esth.models.tiny`)."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 
 
@@ -66,7 +68,8 @@ def load_checkpoint(model: str | os.PathLike[str], *, trust_remote_code: bool = 
     """Find and check a checkpoint.
 
     Args:
-        model: a local folder; "demo" (`esth.models.demo`); or a name on the Hugging Face hub.
+        model: a local folder; "demo" (`esth.models.demo`); "tiny-3" or "tiny-4" (`esth.models.tiny`); or a name on the
+            Hugging Face hub.
         trust_remote_code: let transformers run Python code that comes with the checkpoint.
 
     Raises:
@@ -114,11 +117,13 @@ def _resolve(name: str) -> Path:
         from esth.models.demo import demo_folder
 
         return demo_folder()
+    if name in SHIPPED:
+        return SHIPPED[name]
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
     if folder.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise InputError(f"no model folder {name}: give a folder, a Hugging Face name, or demo")
+        raise InputError(f"no model folder {name}: give a folder, a Hugging Face name, {', '.join(SHIPPED)} or demo")
     return hub_folder(name)
 
 
