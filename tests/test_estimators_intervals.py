@@ -168,3 +168,25 @@ def test_bounded_mean_of_very_few_values(values, confidence):
     """Student's t of two values is far beyond any normal quantile that float64 can tell from infinity."""
     value, lower, upper = intervals.bounded_mean(values, confidence)
     assert 0 <= lower <= value <= upper <= 1
+
+
+def test_crossed_covers_the_mean_over_seeds_and_prompts() -> None:
+    rng = np.random.default_rng(5)
+    for seeds, low in ((3, 0.9), (8, 0.925)):
+        for seed_sd, prompt_sd, rest_sd in ((0, 0.1, 0.1), (0.02, 0.1, 0.1), (0.05, 0.1, 0.1), (0.02, 0.02, 0.2)):
+            hits = 0
+            for _ in range(500):
+                effects = seed_sd * rng.standard_normal((seeds, 1)) + prompt_sd * rng.standard_normal(50)
+                found = intervals.crossed(effects + rest_sd * rng.standard_normal((seeds, 50)))
+                hits += found.lower <= 0 <= found.upper
+            assert low - 0.03 < hits / 500 < 0.995, (seeds, seed_sd, prompt_sd, rest_sd, hits)
+
+
+def test_crossed_of_seeds_that_agree_is_students_over_prompts() -> None:
+    """Equal rows: no seed effect, no interaction, so the prompts alone count."""
+    rows = np.tile(np.random.default_rng(0).random(40), (4, 1))
+    assert np.allclose(intervals.crossed(rows), intervals.student(rows[0]))
+    constant = np.full((3, 10), 0.25)
+    assert tuple(intervals.crossed(constant)) == (0.25, 0.25, 0.25)
+    with pytest.raises(InputError, match="at least 2 seeds"):
+        intervals.crossed(rows[:1])
