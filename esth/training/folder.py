@@ -79,7 +79,7 @@ class RunFolder:
         file = self.path / "config.json"
         if not file.is_file():
             raise InputError(f"{self.path} is no run: it has no config.json of esth train")
-        return from_json(read_object(file), where=str(file))  # type: ignore[no-any-return]
+        return from_json(read_object(file), where=str(file))
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The problems a run trains on, and those it is evaluated on."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from esth.errors import InputError
 from esth.tasks import load_task
@@ -30,8 +31,8 @@ def problem_sets(config: TrainConfig, difficulty: str | None = None) -> ProblemS
     Raises:
         InputError: whatever is wrong with a task's name, file or size.
     """
-    options = {"seed": TASK_SEED, "difficulty": config.difficulty or difficulty, "max_tokens": config.max_tokens}
-    reading = {"question": config.question, "answer": config.answer, "verifier": config.verifier}
+    options: dict[str, Any] = {"seed": TASK_SEED, "difficulty": config.difficulty or difficulty, "max_tokens": config.max_tokens}
+    reading: dict[str, Any] = {"question": config.question, "answer": config.answer, "verifier": config.verifier}
     own = config.task == "file"
     training = load_task(
         config.task, split="all" if own else "train", n=config.problems, data=config.data, **options, **reading

@@ -14,16 +14,19 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from esth.diversity.sampling import versions
 from esth.errors import InputError, require
 from esth.noise import hashed
 from esth.training import es
-from esth.training.config import ESConfig, GRPOConfig
+from esth.training.config import ESConfig, GRPOConfig, TrainConfig
 from esth.training.folder import Point, RunFolder
 from esth.training.memory import peak_memory
 from esth.training.worlds import DifferentiableWorld, Spent, World
+
+if TYPE_CHECKING:
+    from esth.training.real_world import RealWorld
 
 Watch = Callable[[int, dict[str, Any]], None]
 """watch(updates done, metrics of the last)."""
@@ -78,16 +81,17 @@ def train(config: ESConfig | GRPOConfig, folder: Path, watch: Watch = ignore) ->
         InputError: the folder holds another run; whatever is wrong with model and task; a disk that is full.
     """
     run = RunFolder(folder)
-    if isinstance(config, GRPOConfig) and config.world == "real":
-        from esth.training.trl_grpo import train as train_with_trl
-
-        train_with_trl(config, run, watch)
-        return run
-    world = make_world(config)
+    by_trl = isinstance(config, GRPOConfig) and config.world == "real"
+    # TRL keeps weights in float32 and computes in the dtype that is asked for.
+    world = make_world(replace(config, dtype="float32") if by_trl else config)
     try:
         run.begin(config, start_of(world, config))
-        learner = ESLearner(world, config, run) if isinstance(config, ESConfig) else GRPOLearner(world, config, run)
-        loop(learner, watch)
+        if isinstance(config, ESConfig):
+            loop(ESLearner(world, config, run), watch)
+        elif by_trl:
+            train_by_trl(cast("RealWorld", world), config, run, watch)
+        else:
+            loop(GRPOLearner(world, config, run), watch)
     finally:
         world.close()
     return run
@@ -156,7 +160,7 @@ class GRPOLearner(Learner):
         from esth.training.grpo import GRPO
 
         self.world, self.config, self.run = world, config, run
-        self.grpo = GRPO(cast_differentiable(world), config)
+        self.grpo = GRPO(cast(DifferentiableWorld, world), config)
 
     def resume(self) -> int:
         from safetensors.torch import load_file
@@ -183,9 +187,26 @@ class GRPOLearner(Learner):
         self.run.save(number, write)
 
 
-def cast_differentiable(world: World) -> DifferentiableWorld:
-    """The world, which has gradients: toy and tiny worlds do."""
-    return world  # type: ignore[return-value]
+def train_by_trl(world: "RealWorld", config: GRPOConfig, run: RunFolder, watch: Watch) -> None:
+    """GRPO of a language model: TRL has the loop and its own checkpoints, in the folder `trl`."""
+    from esth.models.workers import Local
+    from esth.training import trl_grpo
+
+    assert isinstance(world.workers, Local)
+    own = run.path / "trl"
+    last = trl_grpo.last_checkpoint(own)
+    run.keep_metrics(0 if last is None else trl_grpo.update_of(last, config) or 0)
+    evaluate(world, config, run, 0)
+
+    def done(update: int, metrics: dict[str, Any]) -> None:
+        run.add_metrics(metrics)
+        watch(update, metrics)
+        if is_evaluated(config, update):
+            evaluate(world, config, run, update)
+
+    if run.checkpoints() != [config.updates]:
+        trl_grpo.train(config, cast(Any, world.workers.engine), world.training.task, own, on_update=done, resume=True)
+        run.save(config.updates, world.save)
 
 
 def load_newest(world: World, run: RunFolder, most: int | None) -> int:
@@ -205,32 +226,33 @@ def load_newest(world: World, run: RunFolder, most: int | None) -> int:
 
 def loop(learner: Learner, watch: Watch) -> None:
     """Updates, evaluations and checkpoints until the run is over; what is there already is left as it is."""
-    config = learner.config
+    world, config, run = learner.world, learner.config, learner.run
     done = learner.resume()
     if done == 0:
-        evaluate(learner, 0)
+        evaluate(world, config, run, 0)
     for number in range(done + 1, config.updates + 1):
         metrics = learner.update(number)
         if metrics is not None:
             watch(number, metrics)
-        over = number == config.updates
-        if over or (config.evaluate_every > 0 and number % config.evaluate_every == 0):
-            evaluate(learner, number)
-        if over or number % config.save_every == 0:
+        if is_evaluated(config, number):
+            evaluate(world, config, run, number)
+        if number == config.updates or number % config.save_every == 0:
             learner.save(number)
 
 
-def evaluate(learner: Learner, number: int) -> None:
+def is_evaluated(config: TrainConfig, number: int) -> bool:
+    """Whether the center after so many updates is evaluated."""
+    return number == config.updates or (config.evaluate_every > 0 and number % config.evaluate_every == 0)
+
+
+def evaluate(world: World, config: TrainConfig, run: RunFolder, number: int) -> None:
     """Evaluate the center, unless the folder has it."""
-    run, config, world = learner.run, learner.config, learner.world
     if run.has_point(number):
         return
     sets = world.evaluate(config.evaluation_samples, hashed("evaluation", config.evaluation_samples))
     spent, seconds = spent_until(run, number)
-    earlier = [p.peak_memory for p in run.points()]
-    run.add_point(
-        Point(number, world.drift(), spent, seconds, max([peak_memory(), *earlier]), {e.name: e for e in sets})
-    )
+    peak = max([peak_memory(), *(p.peak_memory for p in run.points())])
+    run.add_point(Point(number, world.drift(), spent, seconds, peak, {e.name: e for e in sets}))
 
 
 def spent_until(run: RunFolder, number: int) -> tuple[Spent, float]:
@@ -244,7 +266,7 @@ def spent_until(run: RunFolder, number: int) -> tuple[Spent, float]:
         if line["update"] <= number:
             total = total + Spent(**{name: line[name] for name in names})
             seconds += line["seconds"]
-    return replace(total), seconds
+    return total, seconds
 
 
 def rebuild(run: RunFolder, update: int, folder: Path) -> None:

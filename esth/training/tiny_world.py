@@ -166,7 +166,8 @@ class TinyWorld(DifferentiableWorld):
 
     def log_probabilities(self, responses: Responses, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
         weights = self.model.alone(parameters)
-        return self.model.log_probabilities(weights, *responses.tokens, self.temperature)[0].flatten(0, 2)
+        prompts, tokens, lengths = responses.tokens
+        return self.model.log_probabilities(weights, prompts, tokens, lengths, self.temperature)[0].flatten(0, 2)
 
 
 class _Set:
