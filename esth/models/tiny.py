@@ -21,7 +21,8 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -101,12 +102,21 @@ def _held_out(count: int) -> NDArray[np.bool_]:
 
 
 def pretrain(setting: Pretraining, seed: int, report: Callable[[int, float], None] | None = None) -> Any:
-    """A LlamaForCausalLM in float32; on one machine, with one number of threads, a function of setting and seed.
+    """A LlamaForCausalLM in float32, in one thread: on one machine a function of setting and seed.
 
     Args:
         report: told after every update how many are done, and the loss in nats a token of the response.
     """
     torch = require("torch", "llm")
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)  # sums depend on how they are shared out
+        return _pretrain(torch, setting, seed, report)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _pretrain(torch: Any, setting: Pretraining, seed: int, report: Callable[[int, float], None] | None) -> Any:
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -116,26 +126,36 @@ def pretrain(setting: Pretraining, seed: int, report: Callable[[int, float], Non
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, setting.steps))
     for step in range(setting.steps):
         count = int(rng.choice(setting.counts))
-        prompt = count + 4
         batch = demonstrations(rng, count, setting.batch, setting.wrong, setting.operators)
-        tokens = torch.from_numpy(batch)
-        center = [p.detach().clone() for p in parameters]
-        with torch.no_grad():
-            for p in parameters:
-                p.add_(torch.randn(p.shape, generator=generator), alpha=setting.noise)
-        logits = model(tokens[:, :-1], use_cache=False).logits[:, prompt - 1 :]
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, prompt:].flatten())
         optimizer.zero_grad()
-        loss.backward()
+        with _perturbed(torch, parameters, setting.noise, generator):
+            loss = _loss(torch, model, torch.from_numpy(batch), prompt=count + 4)
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        with torch.no_grad():
-            for p, value in zip(parameters, center, strict=True):
-                p.copy_(value)
         optimizer.step()
         schedule.step()
         if report is not None:
             report(step + 1, loss.item())
     return model.eval()
+
+
+@contextmanager
+def _perturbed(torch: Any, parameters: list[Any], sigma: float, generator: Any) -> Iterator[None]:
+    """Within, every parameter is p + sigma · ε; afterwards it is p again, bit for bit."""
+    center = [p.detach().clone() for p in parameters]
+    with torch.no_grad():
+        for p in parameters:
+            p.add_(torch.randn(p.shape, generator=generator), alpha=sigma)
+    yield
+    with torch.no_grad():
+        for p, value in zip(parameters, center, strict=True):
+            p.copy_(value)
+
+
+def _loss(torch: Any, model: Any, tokens: Any, prompt: int) -> Any:
+    """Mean negative log-likelihood of the tokens that follow the prompt's, in nats: tokens [batch, T] -> scalar."""
+    logits = model(tokens[:, :-1], use_cache=False).logits[:, prompt - 1 :]
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, prompt:].flatten())
 
 
 def _rate(step: int, steps: int) -> float:
