@@ -45,8 +45,8 @@ class TrainConfig:
         evaluation_data: the held-out file of a user whose `data` is a training file.
         held_out: further tasks evaluated, as NAME or NAME:DIFFICULTY.
         save_every: updates between checkpoints; a run that was killed goes on from the last.
-        engine: of a language model: transformers, vllm, or batched (a population in one batch; tiny-3 and tiny-4 always,
-            other small Llamas if asked for).
+        engine: of a language model: transformers, vllm, or batched (a population as one batch: tiny-3 and
+            tiny-4 always, other small Llamas if asked for).
         workers: engines side by side (more than one: Ray).
         threads: of torch, in each engine; part of what makes a run the same to the bit.
         dtype: of the weights.

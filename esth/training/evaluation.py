@@ -22,7 +22,8 @@ from esth.check import rich_safe
 from esth.coverage import at_least_one
 from esth.errors import InputError, require
 from esth.estimators.intervals import Interval, bounded_mean, student
-from esth.estimators.pass_at_k import PAIRED_PSEUDO, per_prompt
+from esth.estimators.pass_at_k import PAIRED_PSEUDO
+from esth.estimators.pass_at_k import per_prompt as counted
 
 if TYPE_CHECKING:
     from esth.models.engine import Engine, Response, Sampling
@@ -97,7 +98,7 @@ class Evaluation:
         Raises:
             InputError: k outside 1…n.
         """
-        return bounded_mean(self._pass_at(k), confidence)
+        return bounded_mean(self.per_prompt(k), confidence)
 
     def difference(self, base: "Evaluation", k: int, confidence: float = CONFIDENCE) -> Interval:
         """pass@k less that of `base` on the same prompts, paired.
@@ -105,7 +106,7 @@ class Evaluation:
         Raises:
             InputError: as `pass_at`, or other prompts.
         """
-        return _bounded_difference(self._pass_at(k), self._paired(base)._pass_at(k), confidence)
+        return _bounded_difference(self.per_prompt(k), self._paired(base).per_prompt(k), confidence)
 
     def greedy_accuracy(self, confidence: float = CONFIDENCE) -> Interval:
         """Share of prompts whose greedy response is right."""
@@ -121,11 +122,11 @@ class Evaluation:
         Student's interval of the ratio's linearisation. Simulated coverage of 95 % intervals where entropy a token is
         gamma-distributed over prompts with shape 2, and long responses have little of it: 94 % over 16 to 128 prompts.
         """
-        return student(self._entropy(), confidence)
+        return student(self.entropy_values(), confidence)
 
     def entropy_difference(self, base: "Evaluation", confidence: float = CONFIDENCE) -> Interval:
         """Mean entropy less that of `base`, nats a token, paired."""
-        return student(self._entropy() - self._paired(base)._entropy(), confidence)
+        return student(self.entropy_values() - self._paired(base).entropy_values(), confidence)
 
     def mean_length(self, confidence: float = CONFIDENCE) -> Interval:
         """Mean length of a sampled response, tokens, the stop token included."""
@@ -144,15 +145,16 @@ class Evaluation:
         a, b = self.truncated / self.responses, self._paired(base).truncated / base.responses
         return _bounded_difference(a, b, confidence)
 
-    def _pass_at(self, k: int) -> Float:
+    def per_prompt(self, k: int) -> Float:
+        """pass@k of each prompt [P]."""
         if self.samples > 0:
-            return per_prompt(self.samples, self.successes, k)
+            return counted(self.samples, self.successes, k)
         if k < 1:
             raise InputError(f"pass@k with k = {k} needs k >= 1")
         return np.asarray(at_least_one(self.successes, k))
 
-    def _entropy(self) -> Float:
-        """Values whose mean is the ratio R = Σa/Σb, and their spread its linearised one: R + (a − R b)/b̄."""
+    def entropy_values(self) -> Float:
+        """Of each prompt [P], R + (a − R b)/b̄: their mean is the ratio R = Σa/Σb, their spread its linearised one."""
         value = self.entropy.sum() / self.tokens.sum()
         return np.asarray(value + (self.entropy - value * self.tokens) / self.tokens.mean())
 

@@ -31,7 +31,11 @@ def problem_sets(config: TrainConfig, difficulty: str | None = None) -> ProblemS
     Raises:
         InputError: whatever is wrong with a task's name, file or size.
     """
-    options: dict[str, Any] = {"seed": TASK_SEED, "difficulty": config.difficulty or difficulty, "max_tokens": config.max_tokens}
+    options: dict[str, Any] = {
+        "seed": TASK_SEED,
+        "difficulty": config.difficulty or difficulty,
+        "max_tokens": config.max_tokens,
+    }
     reading: dict[str, Any] = {"question": config.question, "answer": config.answer, "verifier": config.verifier}
     own = config.task == "file"
     training = load_task(

@@ -1,0 +1,245 @@
+"""Runs beside each other: at matched updates, responses or gain, over seeds, and beside random drift of the same norm.
+
+Equal numbers of updates favour whichever method moves less, equal numbers of responses whichever learns from fewer; so
+a comparison says what is matched. What a random step of the same length does to the policy as well is not an effect of
+training: each run's end is set beside a few draws of θ₀ + c ε with ‖c ε‖ = ‖θ − θ₀‖.
+"""
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from esth._files import write_text
+from esth.errors import InputError
+from esth.estimators.intervals import Interval, crossed
+from esth.noise import Member, hashed
+from esth.training.config import ESConfig, GRPOConfig
+from esth.training.evaluation import Evaluation
+from esth.training.folder import Point, RunFolder
+from esth.training.run import make_world, train
+
+MARGIN = 0.05
+"""Points of held-out pass@1 that a method must gain to have learned; fixed before any run was made."""
+
+DRAWS = 4
+"""Random directions a run is set beside."""
+
+Config = ESConfig | GRPOConfig
+
+
+class Stop(NamedTuple):
+    """A place on a trajectory.
+
+    Attributes:
+        updates: of all stages until here.
+        point: the evaluated center.
+    """
+
+    updates: int
+    point: Point
+
+
+class Trajectory:
+    """What a policy went through: one run, or several, each from the end of the one before."""
+
+    def __init__(self, stages: Sequence[RunFolder]) -> None:
+        self.stages = list(stages)
+        self.stops: list[Stop] = []
+        before = 0
+        for run in stages:
+            points = run.points()
+            self.stops += [Stop(before + p.update, p) for p in points if p.update > 0 or before == 0]
+            before += points[-1].update
+
+    @property
+    def start(self) -> Point:
+        """The base."""
+        return self.stops[0].point
+
+    @property
+    def end(self) -> Stop:
+        """Where it ended."""
+        return self.stops[-1]
+
+    def at_updates(self, updates: int) -> Stop:
+        """The last evaluated center of at most so many updates."""
+        return [s for s in self.stops if s.updates <= updates][-1]
+
+    def at_responses(self, responses: int) -> Stop:
+        """The last evaluated center that has cost at most so many responses."""
+        return [s for s in self.stops if s.point.spent.responses <= responses][-1]
+
+    def at_gain(self, gain: float, value: "Callable[[Evaluation], float]", name: str = "held-out") -> Stop | None:
+        """The first evaluated center whose value exceeds the base's by `gain`; None if there is none."""
+        base = value(self.start.sets[name])
+        return next((s for s in self.stops if value(s.point.sets[name]) - base >= gain), None)
+
+
+def pass_at_1(evaluation: Evaluation) -> float:
+    """Mean success."""
+    return float(evaluation.per_prompt(1).mean())
+
+
+def greedy(evaluation: Evaluation) -> float:
+    """Greedy accuracy."""
+    return float(evaluation.greedy.mean())
+
+
+GAINS = {"pass@1": pass_at_1, "greedy": greedy}
+
+
+def matched(arms: dict[str, list[Trajectory]], by: str) -> tuple[str, dict[str, list[Stop | None]]]:
+    """A place on every trajectory, all with the same of what `by` names, and what that is.
+
+    Args:
+        arms: trajectories of each method, one a seed.
+        by: "updates" or "responses", as many as all have; "pass@1" or "greedy", the largest gain on held-out problems
+            that the mean over seeds reaches in all arms that gain anything.
+    """
+    everything = [t for runs in arms.values() for t in runs]
+    if by == "updates":
+        updates = min(t.end.updates for t in everything)
+        return f"{updates} updates", {arm: [t.at_updates(updates) for t in runs] for arm, runs in arms.items()}
+    if by == "responses":
+        count = min(t.end.point.spent.responses for t in everything)
+        return f"{count:,} responses", {arm: [t.at_responses(count) for t in runs] for arm, runs in arms.items()}
+    value = GAINS[by]
+
+    def best(t: Trajectory) -> float:
+        return max(value(s.point.sets["held-out"]) for s in t.stops) - value(t.start.sets["held-out"])
+
+    gains = {arm: min(best(t) for t in runs) for arm, runs in arms.items()}
+    gain = min((g for g in gains.values() if g > 0), default=0.0)
+    return f"{by} +{gain:.3f}", {arm: [t.at_gain(gain, value) for t in runs] for arm, runs in arms.items()}
+
+
+# Over seeds
+
+
+class Effect(NamedTuple):
+    """One quantity of an arm, over its seeds and the prompts.
+
+    Attributes:
+        value: of the arm.
+        gain: less the base's, paired by prompt.
+        beyond_drift: less that of random drift of the same norm, paired; None where there is no control.
+    """
+
+    value: Interval
+    gain: Interval
+    beyond_drift: Interval | None
+
+
+def quantities(ks: Sequence[int]) -> dict[str, Callable[[Evaluation], NDArray[np.float64]]]:
+    """Values a prompt [P] whose mean is the quantity: pass@k, greedy accuracy, entropy (nats a token), length."""
+    found: dict[str, Callable[[Evaluation], NDArray[np.float64]]] = {}
+    for k in ks:
+        found[f"pass@{k}"] = lambda e, k=k: e.per_prompt(k)  # type: ignore[misc]
+    found["greedy"] = lambda e: e.greedy
+    found["entropy"] = lambda e: e.entropy_values()
+    found["length"] = lambda e: e.tokens / e.responses
+    return found
+
+
+def effects(
+    stops: Sequence[Stop],
+    starts: Sequence[Point],
+    name: str,
+    ks: Sequence[int],
+    drifts: Sequence[list[list[Evaluation]]] | None = None,
+) -> dict[str, Effect]:
+    """Effects of an arm on one evaluation set.
+
+    Args:
+        stops: one a seed, at least 2.
+        starts: the base of each.
+        drifts: of each seed, the evaluations of its random draws.
+    """
+    found = {}
+    for quantity, of in quantities(ks).items():
+        here = np.stack([of(s.point.sets[name]) for s in stops])
+        base = np.stack([of(p.sets[name]) for p in starts])
+        beyond = None
+        if drifts is not None:
+            drawn = [np.mean([of(next(e for e in d if e.name == name)) for d in draws], axis=0) for draws in drifts]
+            beyond = crossed(here - np.stack(drawn))
+        found[quantity] = Effect(crossed(here), crossed(here - base), beyond)
+    return found
+
+
+def learned(gains: dict[str, Effect], margin: float = MARGIN) -> bool:
+    """Whether held-out pass@1 rose by the margin, its interval above the base and above random drift."""
+    effect = gains["pass@1"]
+    above = effect.gain.lower > 0 and effect.beyond_drift is not None and effect.beyond_drift.lower > 0
+    return bool(above and effect.gain.value >= margin)
+
+
+# The control
+
+
+def random_drift(run: RunFolder, distance: float, draws: int = DRAWS) -> list[list[Evaluation]]:
+    """Evaluations of draws of θ₀ + c ε at a relative distance from θ₀; kept in the run's folder.
+
+    Raises:
+        InputError: a distance that is not positive.
+    """
+    if not distance > 0:
+        raise InputError(f"random drift needs a distance > 0, not {distance}")
+    file = run.path / "drift" / f"{float(distance).hex()}-{draws}.json"
+    if file.is_file():
+        return [[Evaluation.from_dict(e) for e in draw] for draw in json.loads(file.read_text())]
+    config = replace(run.config, init=None)
+    world = make_world(config)
+    found = []
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            world.save(Path(scratch) / "start")
+            for i in range(draws):
+                member = Member(hashed("drift", config.seed, i))
+                world.apply_update([(member, 1e-3)])  # the distance is proportional to the coefficient
+                coefficient = 1e-3 * distance / world.drift()
+                world.load(Path(scratch) / "start")
+                world.apply_update([(member, coefficient)])
+                samples = config.evaluation_samples
+                found.append(world.evaluate(samples, hashed("evaluation", samples)))
+                world.load(Path(scratch) / "start")
+    finally:
+        world.close()
+    write_text(file, json.dumps([[e.to_dict() for e in draw] for draw in found]) + "\n")
+    return found
+
+
+# Studies
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method under study: the configurations of its stages, whose seed and init are set for each run."""
+
+    name: str
+    stages: tuple[Config, ...]
+
+
+def run_arm(arm: Arm, seed: int, folder: Path, watch: Callable[[str, int, dict[str, Any]], None]) -> Trajectory:
+    """All stages of an arm with one seed, in `folder/arm/seed/stage`: what is done already is left as it is."""
+    stages: list[RunFolder] = []
+    for number, config in enumerate(arm.stages):
+        init = str(stages[-1].path) if stages else None
+        path = folder / arm.name / str(seed) / str(number)
+        told = f"{arm.name}/{seed}/{number}"
+        config = replace(config, seed=seed, init=init)
+        if not is_done(RunFolder(path), config):
+            train(config, path, lambda u, m, told=told: watch(told, u, m))  # type: ignore[misc]
+        stages.append(RunFolder(path))
+    return Trajectory(stages)
+
+
+def is_done(run: RunFolder, config: Config) -> bool:
+    """Whether the folder holds this run, to its end."""
+    return (run.path / "config.json").is_file() and run.config == config and run.checkpoints() == [config.updates]

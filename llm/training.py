@@ -1,0 +1,129 @@
+"""`python -m llm.training --model tiny-3`: ES, GRPO and both in turn, over seeds (claims C1–C4, C7, C8, C11–C14).
+
+Runs go to a folder of their own and are taken up where they stopped; results are written from them: study.json, the
+tables as table.txt, a figure. The settings below were chosen on the validation split (docs/training.md says how); the
+evaluation here is on the test split.
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser
+from rich.console import Console
+
+from esth import plots
+from esth._files import write_text
+from esth.cli import run
+from esth.diversity import write_json
+from esth.errors import InputError, require
+from esth.training import ESConfig, GRPOConfig
+from esth.training.compare import Arm, Config
+from esth.training.study import figure, results, run_study, tables
+
+KS = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared on a model: arms of equally many updates, and ablations that stand for themselves."""
+
+    compared: tuple[Arm, ...]
+    ablations: tuple[Arm, ...] = ()
+
+
+def plan(es: ESConfig, grpo: GRPOConfig, updates: int) -> Plan:
+    """Both methods, ES with both kinds of fitness, both orders under one split budget; ablations of ES."""
+
+    def half(config: Config) -> Config:
+        return replace(config, updates=updates // 2)
+
+    es, grpo = replace(es, updates=updates), replace(grpo, updates=updates)
+    other = replace(es, fitness="greedy", samples=1, common_random_numbers=False)
+    return Plan(
+        (
+            Arm("ES, sampled fitness", (es,)),
+            Arm("ES, greedy fitness", (other,)),
+            Arm("GRPO", (grpo,)),
+            Arm("GRPO, then ES", (half(grpo), half(es))),
+            Arm("ES, then GRPO", (half(es), half(grpo))),
+        ),
+        (
+            Arm("ES, no z-score", (replace(es, normalization="none"),)),
+            Arm("ES, sigma / 10", (replace(es, sigma=es.sigma / 10),)),
+            Arm("ES, sigma × 3", (replace(es, sigma=es.sigma * 3),)),
+        ),
+    )
+
+
+def plans(model: str) -> Plan:
+    """The settings of a model.
+
+    Raises:
+        InputError: no settings were chosen for it.
+    """
+    if model == "tiny-3":
+        common: dict[str, Any] = {
+            "model": model,
+            "problems": 490,
+            "evaluation_prompts": 256,
+            "evaluation_samples": 64,
+            "evaluate_every": 25,
+            "held_out": ["chain:4"],
+        }
+        es = ESConfig(**common)
+        grpo = GRPOConfig(**common)
+        return plan(es, grpo, 200)
+    raise InputError(f"no settings were chosen for {model}: tiny-3 is accepted")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    return run("llm.training", _run, arguments)
+
+
+def _run(arguments: list[str]) -> int:
+    parser = ArgumentParser(prog="python -m llm.training", description=__doc__, exit_on_error=False)
+    parser.add_argument("--model", default="tiny-3", help="whose settings: tiny-3")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each method, at least 2")
+    parser.add_argument("--runs", type=Path, default=Path("esth-training"), help="folder of the runs")
+    parser.add_argument("--out", type=Path, default=Path("results/training"), help="folder of the results")
+    options = parser.parse_args(arguments)
+    if options.seeds < 2:
+        raise InputError(f"seeds must be at least 2, for an interval, not {options.seeds}")
+    require("matplotlib", "plot")
+    chosen = plans(options.model)
+    arms = (*chosen.compared, *chosen.ablations)
+    runs = run_study(arms, range(options.seeds), options.runs / options.model, _Said())
+    found = results(arms, runs, KS, [arm.name for arm in chosen.compared])
+    write_study(found, options.out / options.model, options.model, [arm.name for arm in chosen.compared])
+    return 0
+
+
+def write_study(found: dict[str, Any], out: Path, title: str, shown: Sequence[str]) -> None:
+    """study.json, table.txt, training.png, and the tables on the terminal."""
+    write_json(out / "study.json", found)
+    console = Console(width=200, record=True)
+    for table in tables(found, title):
+        console.print(table)
+    write_text(out / "table.txt", console.export_text())
+    plots.save(figure(found, title, shown), out / "training.png")
+
+
+class _Said:
+    """A line every half minute."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def __call__(self, told: str, update: int, metrics: dict[str, Any]) -> None:
+        if time.monotonic() - self.last > 30:
+            self.last = time.monotonic()
+            print(f"{told}: update {update}, reward {metrics['reward']:.3f}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
