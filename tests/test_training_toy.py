@@ -70,7 +70,7 @@ def test_the_world_is_one_draw():
     assert world(evaluation_prompts=5).identity != few.identity
     every = np.concatenate([many.training.features, many.held_out.features]).reshape(44, -1)
     assert len(np.unique(every, axis=0)) == 44
-    with pytest.raises(InputError, match="at least 2 training problems"):
+    with pytest.raises(InputError, match="2 training problems or more"):
         world(problems=1, prompts=1)
 
 
@@ -251,7 +251,8 @@ def test_grpo_slope_in_known_cases():
     np.testing.assert_allclose(grpo_slope(p[:1], 8, "batch"), grpo_slope(p[:1], 8, "group"), rtol=1e-12)
 
 
-@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo"])
+@pytest.mark.slow
+@pytest.mark.parametrize("loss_type", ["dapo", "dr_grpo"])
 def test_sampled_gradients_scatter_about_the_expected_one(loss_type):
     settings = GRPOConfig(**{**SMALL, "loss_type": loss_type, "num_generations": 4, "scale_rewards": "batch"})
     toy = ToyWorld(settings)
@@ -288,20 +289,21 @@ def es_config(**values):
     return ESConfig(**{**SMALL, "family": "rademacher", "sigma": 0.4, "alpha": 0.1, **values})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [
     {"normalization": "none", "fitness": "greedy", "population": 20},
     {"normalization": "none", "fitness": "expected", "population": 20},
     {"normalization": "none", "fitness": "sampled", "population": 20, "samples": 2},
     {"normalization": "none", "fitness": "sampled", "population": 20, "common_random_numbers": True},
-    {"normalization": "zscore", "fitness": "greedy", "population": 800},
-    {"normalization": "zscore", "fitness": "expected", "population": 800},
-    {"normalization": "zscore", "fitness": "sampled", "population": 800},
-    {"normalization": "ranks", "fitness": "expected", "population": 800},
+    {"normalization": "zscore", "fitness": "greedy", "population": 400},
+    {"normalization": "zscore", "fitness": "expected", "population": 400},
+    {"normalization": "zscore", "fitness": "sampled", "population": 400},
+    {"normalization": "ranks", "fitness": "expected", "population": 400},
 ])  # fmt: skip
 def test_sampled_updates_scatter_about_the_expected_one(values):
     settings = es_config(**values)
     toy = ToyWorld(settings)
-    count = 600 if settings.population == 20 else 12
+    count = 250 if settings.population == 20 else 12
     found = es_updates(toy, settings, count)
     expected = expected_es_update(toy, settings, np.arange(5))
     error = found.std(axis=0, ddof=1) / math.sqrt(count)
@@ -309,7 +311,7 @@ def test_sampled_updates_scatter_about_the_expected_one(values):
     along = found @ expected / (expected @ expected)
     error = along.std(ddof=1) / math.sqrt(count)
     assert along.mean() == pytest.approx(1, abs=4 * error)
-    assert error < 0.08, "an error of a third would be seen"
+    assert error < 0.12, "an error of a half would be seen"
 
 
 def test_small_noise_gives_the_gradient():
@@ -361,26 +363,31 @@ def test_split_by_hand():
         split(np.ones((1, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [4, 25])
 def test_drift_against_signal(n):
     """P4.4: E‖Δ‖² is α²d/N where z does not depend on the noise, and α²(d + N − 2)/N where it is linear in it."""
-    blind = es_config(family="gaussian", sigma=1e-9, fitness="sampled", population=n, samples=4)
-    found = es_updates(ToyWorld(blind), blind, 500)
+    blind = es_config(family="gaussian", sigma=1e-9, fitness="sampled", population=n)
+    found = es_updates(ToyWorld(blind), blind, 250)
     moved = np.any(found != 0, axis=1)  # where all members earn the same, nothing moves
     squares = (found[moved] ** 2).sum(axis=1)
     assert squares.mean() == pytest.approx(0.01 * 12 / n, abs=4 * squares.std() / math.sqrt(len(squares)))
     result = split(found[moved])
     assert abs(result.signal) < 4 * result.noise / len(squares)
     linear = es_config(family="gaussian", sigma=1e-4, fitness="expected", population=n)
-    found = es_updates(ToyWorld(linear), linear, 500)
+    found = es_updates(ToyWorld(linear), linear, 250)
     squares = (found**2).sum(axis=1)
     expected = 0.01 * (12 + n - 2) / n
-    assert squares.mean() == pytest.approx(expected, abs=4 * squares.std() / math.sqrt(500))
+    assert squares.mean() == pytest.approx(expected, abs=4 * squares.std() / math.sqrt(250))
     result = split(found)
     assert result.signal + result.noise == pytest.approx(squares.mean(), rel=0.01)
     # The drift is along the gradient: α E[sd] of n normal numbers, the noise the rest.
     mean_sd = math.sqrt(2 / n) * math.gamma(n / 2) / math.gamma((n - 1) / 2)
-    assert result.signal == pytest.approx((0.1 * mean_sd) ** 2, abs=4 * 2 * 0.1 * math.sqrt(0.01 / n / 500) * 2)
+    policy = world().training.policy()
+    gradient = policy.success_gradient(world().theta, world().training.accepted).mean(axis=0)
+    along = found @ gradient / np.linalg.norm(gradient)
+    assert along.mean() == pytest.approx(0.1 * mean_sd, abs=4 * along.std() / math.sqrt(250))
+    assert result.signal == pytest.approx((0.1 * mean_sd) ** 2, rel=0.1)
 
 
 def test_es_and_grpo_draw_the_same_problems():

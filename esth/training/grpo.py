@@ -108,9 +108,6 @@ class GRPO:
     Made where the run starts: the reference, if beta > 0, is the center that the world has now. The world's tensors
     move in place. Where no group has spread and beta = 0 the gradient is 0, and AdamW still moves by what it remembers,
     as in TRL.
-
-    Raises:
-        InputError: expected updates in another world than the toy one.
     """
 
     def __init__(self, world: DifferentiableWorld, config: GRPOConfig) -> None:
@@ -130,7 +127,8 @@ class GRPO:
         over the num_iterations); learning_rate (of the last); and what it cost, by the names of `Spent`.
 
         Raises:
-            InputError: a gradient that is not finite; the optimiser does not make that step.
+            InputError: a gradient that is not finite (the optimiser does not make that step); `expected` in another
+                world than the toy one.
         """
         drawn = problem_batches(self._world.n_problems, self._config.prompts, self._config.seed, t)[0]
         return self._expected(t, drawn) if self._config.expected else self._sampled(t, drawn)

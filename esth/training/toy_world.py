@@ -114,19 +114,16 @@ class ToyWorld:
         temperature: of the policy.
 
     Raises:
-        InputError: fewer than 2 training problems, responses cut below 1 token.
+        InputError: fewer than 2 training problems.
     """
 
     max_tokens = 1
 
     def __init__(self, config: TrainConfig) -> None:
         if config.problems < 2:
-            raise InputError(
-                f"the toy world is evaluated on at least 2 training problems: problems = {config.problems}"
-            )
+            raise InputError(f"the toy world is evaluated on 2 training problems or more, not {config.problems}")
         self.training, self.held_out = draw("train", config.problems), draw("held-out", config.evaluation_prompts)
         self.temperature, self.n_problems = config.temperature, config.problems
-        self._evaluated = min(config.problems, config.evaluation_prompts)
         self._start = torch.from_numpy(start())
         self._center = {NAME: self._start.clone()}
 
@@ -152,15 +149,15 @@ class ToyWorld:
 
     def success(self, theta: Float, problems: Int) -> Float:
         """p = π(right): θ [d] on problems [P] -> [P], or members' [N, d] on theirs [N, P] -> [N, P]."""
-        return np.minimum((np.exp(self._log_p(theta, problems)) * self.training.accepted[problems]).sum(axis=-1), 1.0)
+        return right_mass(self._log_p(theta, problems), self.training.accepted[problems])
 
     def greedy(self, theta: Float, problems: Int) -> Float:
         """1 where the likeliest outcome is right; shapes as `success`."""
-        return _at(self.training.accepted[problems], self._log_p(theta, problems).argmax(axis=-1)[..., None])[..., 0]
+        return best_right(self._log_p(theta, problems), self.training.accepted[problems])
 
     def entropy(self, theta: Float, problems: Int) -> Float:
         """H(π), nats; shapes as `success`."""
-        return np.asarray(entropy(self._log_p(theta, problems)))
+        return entropies(self._log_p(theta, problems))
 
     def _log_p(self, theta: Float, problems: Int) -> Float:
         """log π [..., P, V]."""
@@ -173,17 +170,19 @@ class ToyWorld:
     def rewards(
         self, members: Sequence[Direction], sigma: float, problems: Int, decoding: Decoding, seed: int
     ) -> Rewards:
+        """As `World.rewards`; what is expected costs no response."""
         thetas = self.theta + np.stack([m.noise(NAME, (DIMENSION,), scale=sigma) for m in members])
-        entropy = float(self.entropy(thetas, problems).mean())
+        log_p, accepted = self._log_p(thetas, problems), self.training.accepted[problems]
+        mean = float(entropies(log_p).mean())
         if decoding.kind == "expected":
-            return Rewards(self.success(thetas, problems)[..., None], entropy, 0.0, Spent())
+            return Rewards(right_mass(log_p, accepted)[..., None], mean, 0.0, Spent())
         if decoding.kind == "greedy":
-            values = self.greedy(thetas, problems)[..., None]
+            values = best_right(log_p, accepted)[..., None]
         else:
             keys = [("common",) if decoding.common else m.key for m in members]
             u = np.stack([_streams(seed, key, x, decoding.samples) for key, x in zip(keys, problems, strict=True)])
-            values = _at(self.training.accepted[problems], inverse_cdf(self._log_p(thetas, problems), u))
-        return Rewards(values, entropy, 0.0, Spent(values.size, values.size, values.size))
+            values = _at(accepted, inverse_cdf(log_p, u))
+        return Rewards(values, mean, 0.0, Spent(values.size, values.size, values.size))
 
     def apply_update(self, update: Update, decay: float = 0.0) -> None:
         """As `World.apply_update`.
@@ -200,21 +199,20 @@ class ToyWorld:
 
     def evaluate(self, samples: int, seed: int) -> list[Evaluation]:
         """Exact, whatever `samples` and `seed`: the first training prompts, as many as are held out, and these."""
-        train = slice(self._evaluated)
-        seen = Prompts(self.training.ids[train], self.training.features[train], self.training.accepted[train])
+        seen = draw("train", min(self.n_problems, len(self.held_out.ids)))
         return [self._evaluate("train", seen), self._evaluate("held-out", self.held_out)]
 
     def _evaluate(self, name: str, prompts: Prompts) -> Evaluation:
-        policy, theta = prompts.policy(self.temperature), self.theta
-        log_p = policy.log_p(theta)
-        greedy = _at(prompts.accepted, log_p.argmax(axis=-1)[:, None])[:, 0]
-        success, h = policy.success(theta, prompts.accepted), np.maximum(np.asarray(entropy(log_p)), 0.0)
-        return Evaluation(name, prompts.ids, 0, success, greedy, h, np.ones(len(h)), np.zeros(len(h)))
+        log_p = prompts.policy(self.temperature).log_p(self.theta)
+        p, greedy = right_mass(log_p, prompts.accepted), best_right(log_p, prompts.accepted)
+        return Evaluation(name, prompts.ids, 0, p, greedy, entropies(log_p), np.ones(len(p)), np.zeros(len(p)))
 
     def drift(self) -> float:
+        """As `World.drift`."""
         return float((self._center[NAME] - self._start).norm() / self._start.norm())
 
     def save(self, folder: Path) -> None:
+        """As `World.save`: model.safetensors and a config.json that says what it is."""
         write_whole(folder / "model.safetensors", lambda stream: stream.write(save(self._center)))
         write_text(folder / "config.json", json.dumps({"model_type": MODEL_TYPE, "hidden_size": DIMENSION}) + "\n")
 
@@ -229,9 +227,10 @@ class ToyWorld:
         except (OSError, SafetensorError) as error:
             raise InputError(f"{folder} holds no center of the toy world: {error}") from error
         theta = found.get(NAME)
-        if list(found) != [NAME] or theta is None or theta.shape != (DIMENSION,) or theta.dtype != torch.float64:
+        if theta is None or len(found) > 1 or theta.shape != (DIMENSION,) or theta.dtype != torch.float64:
             raise InputError(f"{folder} holds no center of the toy world: its weights have other names or shapes")
-        check_finite(found)
+        if not theta.isfinite().all():
+            raise InputError(f"{folder} holds weights that are not finite")
         self._center[NAME].copy_(theta)
 
     def close(self) -> None:
@@ -240,8 +239,8 @@ class ToyWorld:
     # What GRPO needs
 
     def respond(self, problems: Int, n: int, seed: int) -> Responses:
-        theta = self.theta
-        log_p = self._log_p(theta, problems)
+        """As `DifferentiableWorld.respond`."""
+        log_p = self._log_p(self.theta, problems)
         outcomes = inverse_cdf(log_p, _streams(seed, ("center",), problems, n))
         chosen = torch.from_numpy(_at(log_p, outcomes).reshape(-1, 1))
         rows = torch.from_numpy(np.repeat(problems, n)), torch.from_numpy(outcomes.reshape(-1))
@@ -250,16 +249,32 @@ class ToyWorld:
             mask=torch.ones_like(chosen),
             log_p=chosen,
             rewards=_at(self.training.accepted[problems], outcomes),
-            entropy=float(self.entropy(theta, problems).mean()),
+            entropy=float(entropies(log_p).mean()),
             truncated=0.0,
             spent=Spent(chosen.numel(), chosen.numel(), chosen.numel()),
         )
 
     def log_probabilities(self, responses: Responses, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """As `DifferentiableWorld.log_probabilities`."""
         problems, outcomes = responses.tokens
         features = torch.from_numpy(self.training.features)[problems]
         log_p = torch.log_softmax(features @ parameters[NAME] / self.temperature, dim=-1)
         return log_p.gather(1, outcomes[:, None])
+
+
+def right_mass(log_p: Float, accepted: Float) -> Float:
+    """Success p of distributions [..., V] whose right outcomes are 1 in `accepted` [..., V]: -> [...]."""
+    return np.minimum((np.exp(log_p) * accepted).sum(axis=-1), 1.0)
+
+
+def best_right(log_p: Float, accepted: Float) -> Float:
+    """1 where the likeliest outcome is right: [..., V], [..., V] -> [...]."""
+    return _at(accepted, log_p.argmax(axis=-1)[..., None])[..., 0]
+
+
+def entropies(log_p: Float) -> Float:
+    """H of distributions [..., V] -> [...], nats; 0 where rounding would leave less."""
+    return np.maximum(entropy(log_p), 0.0)
 
 
 def inverse_cdf(log_p: Float, u: Float) -> Int:
