@@ -192,8 +192,10 @@ pytest.importorskip("transformers")
 from esth.models import Sampling, load_checkpoint, load_engine  # noqa: E402
 from esth.models.engine import Response  # noqa: E402
 from esth.models.workers import Local  # noqa: E402
-from esth.noise import Member  # noqa: E402
+from esth.noise import Member, hashed  # noqa: E402
+from esth.tasks import load_task  # noqa: E402
 from esth.tasks.task import Problem, Task, encode  # noqa: E402
+from esth.training.evaluate import EvaluationConfig, evaluate  # noqa: E402
 
 WORDS = [f"t{i}" for i in range(3, 61)]
 
@@ -304,3 +306,97 @@ def test_progress_is_told(workers) -> None:
     found = evaluate_workers(workers, words_task(4), 200, SAMPLING, 0, "train", lambda *a: told.append(a))
     assert [t[:2] for t in told] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert sum(t[2] for t in told) == found.tokens.sum()
+
+
+# esth evaluate
+
+
+@pytest.fixture(scope="module")
+def model(tiny_folder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny Llama with a word of its own for each digit, so that it reads sums and answers them now and then."""
+    from esth.models.saving import save_center
+
+    folder = tmp_path_factory.mktemp("evaluate") / "model"
+    save_center(Local(load_engine(load_checkpoint(tiny_folder("llama")), device="cpu")), folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    words = tokenizer["model"]["vocab"]
+    for digit in range(10):
+        words[str(digit)] = words.pop(f"t{digit + 20}")
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One update of ES."""
+    from esth.training import ESConfig
+    from esth.training.run import train
+
+    folder = tmp_path_factory.mktemp("evaluate") / "run"
+    config = ESConfig(
+        model=str(model), task="arithmetic", problems=8, prompts=4, population=4, updates=1, sigma=0.3, max_tokens=5,
+        fitness="sampled", samples=8, temperature=0.9, evaluation_prompts=4, evaluation_samples=2,
+    )  # fmt: skip
+    train(config, folder)
+    return folder
+
+
+def test_a_run_is_evaluated_at_its_last_center_beside_its_base(run: Path, model: Path) -> None:
+    config = EvaluationConfig(prompts=12, samples=8, held_out=["arithmetic:1-"])
+    found = evaluate(str(run), config, str(model))
+    assert [e.name for e in found.model] == [e.name for e in found.base] == ["arithmetic", "arithmetic:1-"]
+    center = load_engine(load_checkpoint(run / "checkpoints" / "000001"), device="cpu")
+    start = load_engine(load_checkpoint(model), device="cpu")
+    task = load_task("arithmetic", split="test", n=12, max_tokens=5)
+    seed = hashed(0, "evaluation", "arithmetic")
+    for engine, e in ((center, found.model[0]), (start, found.base[0])):
+        expected = evaluate_workers(Local(engine), task, 8, Sampling(0.9, 5), seed, "arithmetic")  # the run's policy
+        assert e.to_dict() == expected.to_dict()
+    assert found.model[0].to_dict() != found.base[0].to_dict()
+    assert found.model[0].entropy_difference(found.base[0]).value != 0
+
+
+def test_what_a_model_is_evaluated_on(model: Path) -> None:
+    """The problems are those that a run evaluates: the first of the test split by one seed."""
+    told: list[tuple] = []
+    ((first,), none) = evaluate(str(model), EvaluationConfig(prompts=5, samples=2), progress=lambda *a: told.append(a))
+    assert none is None and first.name == "arithmetic" and first.tokens.max() <= 2 * 16
+    assert told[-1][1:3] == (5, 5)
+    tiny = EvaluationConfig(prompts=4, samples=1)
+    ((chains,), _) = evaluate("tiny-3", tiny)
+    assert chains.name == "chain:3"
+    assert chains.ids == tuple(p.id for p in load_task("chain", split="test", n=4, difficulty="3").problems)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"samples": 0}, "samples must be at least 1"),
+        ({"prompts": 1}, "prompts must be at least 2"),
+        ({"samples": 8, "k": [1, 9]}, "k = 9 needs 1 <= k <= samples = 8"),
+        ({"temperature": 0.0}, "temperature must be"),
+        ({"dtype": "int8"}, "dtype must be"),
+        ({"difficulty": "3"}, "need the task"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(change: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        EvaluationConfig(**change)
+
+
+def test_models_that_cannot_be_evaluated_are_one_line(model: Path, tmp_path: Path) -> None:
+    from esth.training import ESConfig
+    from esth.training.folder import RunFolder
+
+    with pytest.raises(InputError, match="no model folder"):
+        evaluate(str(tmp_path / "nothing"))
+    with pytest.raises(InputError, match="no model folder"):  # before the model is evaluated
+        evaluate(str(model), EvaluationConfig(prompts=2, samples=1), str(tmp_path / "nothing"), lambda *a: 1 / 0)
+    with pytest.raises(InputError, match="toy world"):
+        evaluate("toy")
+    RunFolder(tmp_path / "begun").begin(ESConfig(model=str(model)), {})
+    with pytest.raises(InputError, match="has no checkpoint yet"):
+        evaluate(str(tmp_path / "begun"))
+    RunFolder(tmp_path / "toys").begin(ESConfig(model="toy"), {})
+    with pytest.raises(InputError, match="is a run of the toy world"):
+        evaluate(str(tmp_path / "toys"))
