@@ -10,9 +10,14 @@ random true chain (numbers uniform, operators skewed) of a problem of the split 
 the prompt has a wrong target: the model learns to write true equations, and to reach the target now and then, in
 several ways. No problem of another split is ever shown, with a right or a wrong answer.
 
-Small models are sharp: perturbed by σ = 0.01, one that was pretrained plainly loses most of its reward. So every
-gradient is taken at weights perturbed by Gaussian noise, which is descent on the loss averaged over that noise, and the
-model ends where its neighbours are about as good: what evolution strategies need.
+Every gradient is taken at weights perturbed by Gaussian noise. This is descent on the loss averaged over that noise, and
+the model ends where its neighbours are about as good: what evolution strategies need.
+
+The shipped ones on the validation split (temperature 1; 64 responses to each of 95 problems of 3 numbers, of 256 of 4):
+
+            parameters   pass@1   @16     @64     greedy   reward at σ = 0.01 (8 members) / at the center
+    tiny-3     83,264    0.277    0.873   0.968   0.400    0.271 / 0.253 (4 responses a problem)
+    tiny-4    193,840    0.125    0.559   0.824   0.207    0.121 / 0.128
 """
 
 import argparse
@@ -65,7 +70,10 @@ class Pretraining:
     operators: tuple[float, float, float] = (0.5, 0.35, 0.15)
 
 
-SETTINGS = {3: Pretraining(), 4: Pretraining(layers=3)}
+SETTINGS = {
+    3: Pretraining(),
+    4: Pretraining(hidden=80, intermediate=160, layers=3, counts=(3, 4, 4), noise=0.008),
+}
 """By how many numbers the chains have."""
 
 
