@@ -10,8 +10,8 @@ random true chain (numbers uniform, operators skewed) of a problem of the split 
 the prompt has a wrong target: the model learns to write true equations, and to reach the target now and then, in
 several ways. No problem of another split is ever shown, with a right or a wrong answer.
 
-Every gradient is taken at weights perturbed by Gaussian noise. This is descent on the loss averaged over that noise, and
-the model ends where its neighbours are about as good: what evolution strategies need.
+Every gradient is taken at weights perturbed by Gaussian noise. This is descent on the loss averaged over that noise,
+and the model ends where its neighbours are about as good: what evolution strategies need.
 
 The shipped ones on the validation split (temperature 1; 64 responses to each of 95 problems of 3 numbers, of 256 of 4):
 
