@@ -16,6 +16,7 @@ from esth.diversity.config import DiversityConfig
 from esth.errors import InputError
 from esth.lemmas import LEMMAS
 from esth.training.config import CONFIGS, nearest, read_config, to_json
+from esth.training.evaluate import EvaluationConfig
 from esth.training.presets import PRESETS as TRAINING_PRESETS
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def _run(arguments: list[str]) -> int:
         return _diversity(options.diversity)
     if options.subcommand == "train":
         return _train(options.train.subcommand, options.train[options.train.subcommand])
+    if options.subcommand == "evaluate":
+        return _evaluate(options.evaluate)
     return _attack(options.attack)
 
 
@@ -74,7 +77,7 @@ def _settings(command: str, method: str) -> type[Any] | None:
     """The dataclass whose fields a command's options are."""
     if command == "train":
         return CONFIGS.get(method)
-    return {"diversity": DiversityConfig}.get(command)
+    return {"diversity": DiversityConfig, "evaluate": EvaluationConfig}.get(command)
 
 
 def _check_options(arguments: Sequence[str], settings: type[Any]) -> None:
@@ -172,6 +175,16 @@ def _parser(chosen: str, defaults: dict[str, Any]) -> ArgumentParser:
         if method == chosen:
             one.set_defaults(defaults)
         methods.add_subcommand(method, one)
+
+    evaluate = ArgumentParser(exit_on_error=False, description="pass@k, entropy, length, with intervals over prompts.")
+    add = evaluate.add_argument
+    add("model", help="a run's folder, a Hugging Face folder, a hub name, demo, tiny-3 or tiny-4")
+    add("--base", help="another of these: differences are paired, on the same prompts with the same random numbers")
+    add("--update", type=int, help="of an ES run: the center after so many updates, rebuilt from its log")
+    add("--out", type=Path, help="write every prompt's counts to this JSON file")
+    add("--trust-remote-code", action="store_true", help="run Python code that comes with the checkpoint")
+    evaluate.add_class_arguments(EvaluationConfig)
+    commands.add_subcommand("evaluate", evaluate, help="evaluate a run or a model")
     return parser
 
 
@@ -265,6 +278,32 @@ def _train(method: str, options: Any) -> int:
         run = train(config, options.out, watch)
     show_run(run)
     print(f"written to {options.out}; the same command with more --updates goes on")
+    return 0
+
+
+def _evaluate(options: Any) -> int:
+    from rich.console import Console
+
+    from esth.training.evaluate import evaluate
+    from esth.training.evaluation import save, table
+
+    config = EvaluationConfig(**{f.name: getattr(options, f.name) for f in fields(EvaluationConfig)})
+    with progress_bars() as progress:
+        found = evaluate(
+            options.model,
+            config,
+            options.base,
+            update=options.update,
+            progress=progress,
+            trust_remote_code=options.trust_remote_code,
+        )
+    console = Console()
+    if not console.is_terminal:
+        console.width = 150
+    console.print(table(found.model, found.base, config.k))
+    if options.out is not None:
+        save(options.out, found.model)
+        print(f"written to {options.out}")
     return 0
 
 

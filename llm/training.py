@@ -69,14 +69,19 @@ def plans(model: str) -> Plan:
         common: dict[str, Any] = {
             "model": model,
             "problems": 490,
-            "evaluation_prompts": 256,
-            "evaluation_samples": 64,
-            "evaluate_every": 25,
+            "evaluation_prompts": 192,
+            "evaluation_samples": 32,
+            "evaluate_every": 20,
+            "save_every": 20,
             "held_out": ["chain:4"],
         }
-        es = ESConfig(**common)
-        grpo = GRPOConfig(**common)
-        return plan(es, grpo, 200)
+        es = ESConfig(
+            **common, population=64, prompts=128, sigma=0.03, alpha=0.02, fitness="sampled", common_random_numbers=True
+        )
+        grpo = GRPOConfig(
+            **common, num_generations=16, prompts=32, learning_rate=3e-4, lr_scheduler_type="constant"
+        )
+        return plan(es, grpo, 120)
     raise InputError(f"no settings were chosen for {model}: tiny-3 is accepted")
 
 

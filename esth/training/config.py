@@ -49,7 +49,7 @@ class TrainConfig:
             tiny-4 always, other small Llamas if asked for).
         workers: engines side by side (more than one: Ray).
         threads: of torch, in each engine; part of what makes a run the same to the bit.
-        dtype: of the weights.
+        dtype: of the weights; GRPO of a language model keeps them in float32 and computes in this one.
     """
 
     method: ClassVar[str]
@@ -168,7 +168,7 @@ class GRPOConfig(TrainConfig):
         weight_decay: of AdamW.
         max_grad_norm: the gradient is scaled down to this norm.
         num_iterations: optimisation steps on one set of responses; an update holds all of them.
-        beta: coefficient of the KL divergence to the start of the run; 0 leaves it out.
+        beta: coefficient of the KL divergence to where the run starts; 0 leaves it out.
         epsilon: the ratio is clipped below at 1 − epsilon.
         epsilon_high: and above at 1 + epsilon_high; `epsilon` if none.
         scale_rewards: advantages are divided by the group's standard deviation, the batch's, or none.
@@ -212,6 +212,8 @@ class GRPOConfig(TrainConfig):
             loss_type=LOSS_TYPES,
             importance_sampling_level=("token", "sequence"),
         )
+        if self.world == "real" and self.beta > 0 and self.init is not None:
+            raise InputError("beta > 0 needs a run without init: TRL's KL divergence is to the weights of `model`")
         if self.expected and (self.world != "toy" or self.beta > 0 or self.num_iterations > 1):
             raise InputError("expected needs the toy world, beta = 0 and num_iterations = 1")
 
