@@ -13,16 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser
-from rich.console import Console
 
-from esth import plots
-from esth._files import write_text
 from esth.cli import run
-from esth.diversity import write_json
 from esth.errors import InputError, require
 from esth.training import ESConfig, GRPOConfig
 from esth.training.compare import Arm, Config
-from esth.training.study import figure, results, run_study, tables
+from esth.training.study import results, run_study, write_study
 
 KS = (1, 2, 4, 8, 16, 32)
 
@@ -78,9 +74,7 @@ def plans(model: str) -> Plan:
         es = ESConfig(
             **common, population=64, prompts=128, sigma=0.03, alpha=0.02, fitness="sampled", common_random_numbers=True
         )
-        grpo = GRPOConfig(
-            **common, num_generations=16, prompts=32, learning_rate=3e-4, lr_scheduler_type="constant"
-        )
+        grpo = GRPOConfig(**common, num_generations=16, prompts=32, learning_rate=3e-4, lr_scheduler_type="constant")
         return plan(es, grpo, 120)
     raise InputError(f"no settings were chosen for {model}: tiny-3 is accepted")
 
@@ -106,16 +100,6 @@ def _run(arguments: list[str]) -> int:
     found = results(arms, runs, KS, [arm.name for arm in chosen.compared])
     write_study(found, options.out / options.model, options.model, [arm.name for arm in chosen.compared])
     return 0
-
-
-def write_study(found: dict[str, Any], out: Path, title: str, shown: Sequence[str]) -> None:
-    """study.json, table.txt, training.png, and the tables on the terminal."""
-    write_json(out / "study.json", found)
-    console = Console(width=200, record=True)
-    for table in tables(found, title):
-        console.print(table)
-    write_text(out / "table.txt", console.export_text())
-    plots.save(figure(found, title, shown), out / "training.png")
 
 
 class _Said:

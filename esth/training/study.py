@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from esth import plots
+from esth._files import write_text
 from esth.check import rich_safe
+from esth.diversity import write_json
 from esth.diversity.sampling import versions
 from esth.training.compare import (
     DRAWS,
@@ -131,6 +133,18 @@ def _curve(trajectories: Sequence[Trajectory], ks: Sequence[int]) -> list[dict[s
 
 
 # What is shown
+
+
+def write_study(found: dict[str, Any], out: Path, title: str, shown: Sequence[str]) -> None:
+    """study.json, table.txt, training.png, and the tables on the terminal."""
+    write_json(out / "study.json", found)
+    from rich.console import Console
+
+    console = Console(width=200, record=True)
+    for table in tables(found, title):
+        console.print(table)
+    write_text(out / "table.txt", console.export_text())
+    plots.save(figure(found, title, shown), out / "training.png")
 
 
 def tables(found: dict[str, Any], title: str) -> list[Any]:
