@@ -16,7 +16,8 @@ from esth.errors import InputError  # noqa: E402
 from esth.models import Response, Sampling, batched, load_checkpoint, load_engine  # noqa: E402
 from esth.models.batched import BatchedLlama, Weights  # noqa: E402
 from esth.models.checkpoint import Checkpoint  # noqa: E402
-from esth.noise import Combination, Member, Restricted, population, uniforms  # noqa: E402
+from esth.models.stored import StoredWeights  # noqa: E402
+from esth.noise import Combination, Keyed, Member, Restricted, population, uniforms  # noqa: E402
 
 KINDS = ("llama", "llama-untied")  # both with two heads to a group
 PROMPTS = torch.tensor([[5, 6, 7, 8, 9], [9, 4, 4, 60, 3], [10, 11, 3, 4, 20], [5, 6, 7, 8, 9]])
@@ -94,15 +95,22 @@ def test_members_and_updates_have_the_bits_of_the_engine_s(checkpoint: Checkpoin
     for seed, family in enumerate(("gaussian", "antithetic", "rademacher", "low-rank")):
         members = population(seed, 4, family, rank=2)
         moved = frozenset(["model.layers.1.mlp.up_proj.weight", "model.norm.weight"])
-        directions = [*members, Restricted(members[1], moved), Combination(((members[0], 0.3), (members[2], -1.7)))]
+        directions = [
+            *members[:3],
+            Keyed(members[3], ("a", 1)),
+            Restricted(members[1], moved),
+            Combination(((members[0], 0.3), (members[2], -1.7))),
+        ]
         weights = model.members(directions, SIGMA)
         for i, direction in enumerate(directions):
             engine.set_member(direction, SIGMA)
             assert same_bits(weights.part(slice(i, i + 1)), model.alone(engine.parameters))
         # Of directions just drawn, of one that was not, in an order that is not theirs.
         update = [(d, 0.01 * (i - 1.3)) for i, d in enumerate([*directions[::-1], Member(99), directions[0]])]
-        engine.apply_update(update)
-        model.apply_update(update)
+        update.append((StoredWeights.of(checkpoint), 0.1))
+        keep = (1.0, 0.9, 0.0, 0.9)[seed]
+        engine.apply_update(update, keep)
+        model.apply_update(update, keep)
         for name, parameter in engine.parameters.items():
             assert torch.equal(model.center[name], parameter)
             assert model.center[name].is_contiguous()
@@ -203,6 +211,19 @@ def test_greedy_is_the_engine_s(checkpoint: Checkpoint) -> None:
         engine.set_member(member, SIGMA)
         expected = engine.sample(PROMPTS.tolist(), 2, Sampling(0.0, 12), seed=0)
         assert responses(said.tokens[i], said.lengths[i], checkpoint.stop_tokens) == expected
+
+
+def test_a_token_without_mass_is_never_drawn(checkpoint: Checkpoint) -> None:
+    """At a temperature where all but the best underflow, the number 0 too draws the best, as the engine's draw does."""
+    model = BatchedLlama(checkpoint)
+    weights = model.members(MEMBERS, SIGMA)
+    greedy = model.generate(weights, PROMPTS[None], max_tokens=6)
+    cold = {"max_tokens": 6, "temperature": 1e-5}
+    for number in (0.0, 1 - 2.0**-51):
+        numbers = torch.full((len(MEMBERS), len(PROMPTS), 1, 6), number, dtype=torch.float64)
+        said = model.generate(weights, PROMPTS[None], uniforms=numbers, **cold)
+        assert torch.equal(said.tokens, greedy.tokens)
+        assert (said.entropy.abs() < 1e-6).all()
 
 
 @pytest.mark.parametrize("greedy", [False, True])

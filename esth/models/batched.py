@@ -21,22 +21,25 @@ values, SwiGLU, no biases. With weights this small the time goes into attention 
   sizes alone, so results are the same to the bit on any number of threads.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from esth._files import write_text, write_whole
 from esth._threads import side_by_side
 from esth.errors import InputError, require
 from esth.models.checkpoint import Checkpoint, one_line
 from esth.models.displacement import check_finite, check_update
-from esth.noise import Direction, Member, Restricted
+from esth.models.saving import save_center
+from esth.models.workers import Local
+from esth.noise import Direction, Keyed, Member, Restricted
+
+if TYPE_CHECKING:
+    from esth.models.engine import Engine
 
 BLOCK = 256
 """Rows generated together (members x prompts x samples), where a prompt's samples are not more."""
@@ -134,14 +137,15 @@ class BatchedLlama:
         """
         if not directions or not 0 <= sigma < math.inf:
             raise InputError(f"members need directions and a finite sigma >= 0, not {len(directions)} and {sigma}")
-        self._drawn = {d: self._draw(d, 1.0) for d in directions if isinstance(d, Member | Restricted)}
+        plain = [d.direction if isinstance(d, Keyed) else d for d in directions]
+        self._drawn = {d: self._draw(d, 1.0) for d in plain if isinstance(d, Member | Restricted)}
         flat = torch.stack([self._noise(direction, sigma) for direction in directions])
         flat += self._flat_center()
         return self._fused(self._parts(flat))
 
     def _noise(self, direction: Direction, scale: float) -> torch.Tensor:
         """scale · ε in all parameters [D]; of a member drawn before, the same rounded product as its `noise` makes."""
-        drawn = self._drawn.get(direction)
+        drawn = self._drawn.get(direction.direction if isinstance(direction, Keyed) else direction)
         if drawn is None:
             return self._draw(direction, scale)
         return drawn * torch.tensor(scale, dtype=torch.float32, device=self.device)
@@ -207,19 +211,25 @@ class BatchedLlama:
         return Weights(embedding, tuple(layers), head * stacked["model.norm.weight"][:, None])
 
     @torch.no_grad()
-    def apply_update(self, update: Sequence[tuple[Direction, float]]) -> None:
-        """Move the center by Σ coefficient · ε, to the bit as `Engine.apply_update`: whole or not at all.
+    def apply_update(self, update: Sequence[tuple[Direction, float]], keep: float = 1.0) -> None:
+        """θ ← keep · θ + Σ coefficient · ε, to the bit as `Engine.apply_update`: whole or not at all.
 
         Raises:
-            InputError: a coefficient that is not finite, or an update that overflows; the center stays.
+            InputError: a coefficient that is not finite, keep outside [0, 1], or an update that overflows; the center
+                stays.
         """
-        check_update(update)
-        total = torch.zeros_like(flat := self._flat_center())
+        check_update(update, keep)
+        flat = self._flat_center()
+        total = torch.zeros_like(flat)
         for direction, coefficient in update:
             total += self._noise(direction, coefficient)
-        moved = self._parts(flat + total)
+        moved = self._parts(total if keep == 0 else (flat if keep == 1 else flat * keep) + total)
         check_finite(moved)
         self.center = {name: tensor.clone() for name, tensor in moved.items()}
+
+    def save(self, folder: Path) -> None:
+        """Write the center as a model folder in Hugging Face format: see `save_center`."""
+        save_center(Local(cast("Engine", self)), folder)  # of an engine it needs the center alone
 
     # The policy
 
@@ -425,24 +435,6 @@ class BatchedLlama:
             raise InputError(f"{what} must be int64, not {tokens.dtype}")
         if not 0 <= int(tokens.min()) <= int(tokens.max()) < self.vocabulary:
             raise InputError(f"{what} have a token outside 0..{self.vocabulary - 1}: is it of another tokenizer?")
-
-    def save(self, folder: Path) -> None:
-        """Write the center as a Hugging Face folder: config, weights, tokenizer; every file whole or not at all.
-
-        Raises:
-            InputError: the disk refuses.
-        """
-        write = require("safetensors.torch", "llm").save
-        for file in sorted(self.checkpoint.folder.iterdir()):
-            if file.suffix in (".json", ".jinja", ".txt", ".model") and not file.name.endswith(".index.json"):
-                content = file.read_bytes()
-                if file.name == "config.json":
-                    config = json.loads(content) | {"dtype": "float32"}
-                    config.pop("torch_dtype", None)  # the older name of the same field
-                    content = json.dumps(config, indent=2).encode()
-                write_text(folder / file.name, content.decode())
-        weights = write({name: tensor.cpu() for name, tensor in self.center.items()}, metadata={"format": "pt"})
-        write_whole(folder / "model.safetensors", lambda stream: stream.write(weights))
 
 
 class _Cached:
