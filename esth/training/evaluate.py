@@ -1,6 +1,7 @@
 """Evaluating any model, or the last center of a run, beside a base: `esth evaluate`."""
 
 import math
+import tempfile
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from esth.training.config import DTYPES, ESConfig, GRPOConfig
 from esth.training.evaluation import Evaluation, evaluate_workers
 from esth.training.folder import RunFolder
 from esth.training.problem_sets import TASK_SEED
-from esth.training.run import last_center
+from esth.training.run import last_center, rebuild
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ def evaluate(
     base: str | None = None,
     progress: Progress = quiet,
     trust_remote_code: bool = False,
+    *,
+    update: int | None = None,
 ) -> Evaluated:
     """Evaluate a model, and a base on the same problems with the same random numbers.
 
@@ -126,6 +129,7 @@ def evaluate(
         model, base: the folder of a run, whose last center is meant; a model's folder, a hub name, "demo", "tiny-3".
         progress: called as problems are done.
         trust_remote_code: let transformers run Python code that comes with the checkpoint.
+        update: of a run of ES: the center after so many updates, rebuilt from its log.
 
     Raises:
         InputError: no such model, a run of the toy world or without a checkpoint, whatever is wrong with the task.
@@ -133,10 +137,17 @@ def evaluate(
     config = _complete(config or EvaluationConfig(), model)
     check_engine(config.engine)
     places = [_weights(name) for name in (model, base) if name is not None]
-    # All of them before one is evaluated: a mistake should not cost what it takes.
-    checkpoints = [load_checkpoint(place, trust_remote_code=trust_remote_code) for place in places]
     tasks = config.tasks()
-    found = [_evaluate(checkpoint, config, tasks, progress) for checkpoint in checkpoints]
+    with tempfile.TemporaryDirectory() as scratch:
+        if update is not None:
+            run = run_of(model)
+            if run is None:
+                raise InputError(f"{model} is no run: only a run has a center after {update} updates")
+            places[0] = str(Path(scratch) / "center")
+            rebuild(run, update, Path(places[0]))
+        # All of them before one is evaluated: a mistake should not cost what it takes.
+        checkpoints = [load_checkpoint(place, trust_remote_code=trust_remote_code) for place in places]
+        found = [_evaluate(checkpoint, config, tasks, progress) for checkpoint in checkpoints]
     return Evaluated(found[0], found[1] if base is not None else None)
 
 
