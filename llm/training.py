@@ -32,7 +32,9 @@ class Plan:
 
 
 def plan(es: ESConfig, grpo: GRPOConfig, updates: int) -> Plan:
-    """Both methods, ES with both kinds of fitness, both orders under one split budget; ablations of ES."""
+    """Both methods, both orders under one split budget; ES with greedy fitness, too, with half the step and twice the
+    updates (P4.4: as much signal, half the random drift), and with no more responses than GRPO; ablations of ES.
+    """
 
     def half(config: Config) -> Config:
         return replace(config, updates=updates // 2)
@@ -43,6 +45,8 @@ def plan(es: ESConfig, grpo: GRPOConfig, updates: int) -> Plan:
         (
             Arm("ES, sampled fitness", (es,)),
             Arm("ES, greedy fitness", (other,)),
+            Arm("ES, half step", (replace(es, sigma=es.sigma / 1.5, alpha=es.step / 2, updates=2 * updates),)),
+            Arm("ES, GRPO's batch", (replace(es, population=grpo.num_generations, prompts=grpo.prompts),)),
             Arm("GRPO", (grpo,)),
             Arm("GRPO, then ES", (half(grpo), half(es))),
             Arm("ES, then GRPO", (half(es), half(grpo))),
