@@ -180,7 +180,9 @@ def _parser(chosen: str, defaults: dict[str, Any]) -> ArgumentParser:
     add = evaluate.add_argument
     add("model", help="a run's folder, a Hugging Face folder, a hub name, demo, tiny-3 or tiny-4")
     add("--base", help="another of these: differences are paired, on the same prompts with the same random numbers")
-    add("--update", dest="center", type=int, help="of an ES run: the center after so many updates, rebuilt from its log")
+    add(
+        "--update", dest="center", type=int, help="of an ES run: the center after so many updates, rebuilt from its log"
+    )
     add("--out", type=Path, help="write every prompt's counts to this JSON file")
     add("--trust-remote-code", action="store_true", help="run Python code that comes with the checkpoint")
     evaluate.add_class_arguments(EvaluationConfig)

@@ -53,8 +53,8 @@ def plan(es: ESConfig, grpo: GRPOConfig, updates: int) -> Plan:
         ),
         (
             Arm("ES, no z-score", (replace(es, normalization="none"),)),
-            Arm("ES, sigma / 10", (replace(es, sigma=es.sigma / 10),)),
-            Arm("ES, sigma × 3", (replace(es, sigma=es.sigma * 3),)),
+            Arm("ES, a tenth of sigma", (replace(es, sigma=es.sigma / 10),)),
+            Arm("ES, three times sigma", (replace(es, sigma=es.sigma * 3),)),
         ),
     )
 

@@ -55,8 +55,8 @@ EXACT = (
     Arm("ES, expected fitness", (replace(ES, fitness="expected"),)),
     Arm("GRPO, expected gradient", (replace(GRPO, expected=True),)),
     Arm("ES, no z-score", (replace(ES, normalization="none"),)),
-    Arm("ES, sigma / 10", (replace(ES, sigma=ES.sigma / 10),)),
-    Arm("ES, sigma × 3", (replace(ES, sigma=ES.sigma * 3),)),
+    Arm("ES, a tenth of sigma", (replace(ES, sigma=ES.sigma / 10),)),
+    Arm("ES, three times sigma", (replace(ES, sigma=ES.sigma * 3),)),
 )
 DRAWS = 1000
 """Sampled updates at θ₀ that are split into drift and noise."""

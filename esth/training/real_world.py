@@ -21,7 +21,7 @@ from esth.tasks.task import Problem, Task, encode
 from esth.training.config import TrainConfig
 from esth.training.evaluation import Evaluation, evaluate_workers
 from esth.training.problem_sets import problem_sets
-from esth.training.worlds import Decoding, Rewards, Spent, Update, World
+from esth.training.worlds import Decoding, Rewards, Spent, Update, World, anchored
 
 if TYPE_CHECKING:
     from esth.models.engine import Engine
@@ -91,16 +91,7 @@ class RealWorld(World):
         return Rewards(values, math.nan, truncated / values.size, Spent(values.size, tokens, values.size, 0))
 
     def apply_update(self, update: Update, decay: float = 0.0) -> None:
-        """See `World`. θ ← kθ + λθ₀ + Σ coefficient · direction, in float32; θ₀ as it is stored.
-
-        k is 1 − decay in float32 and λ = 1 − k, which is exact: rounded one by one they would not sum to 1, and the
-        center would be drawn to another point than θ₀, by 1e-8/decay of it.
-        """
-        if not 0 <= decay < 1:
-            raise InputError(f"decay must be in [0, 1), not {decay}")
-        keep = float(np.float32(1 - decay))
-        anchor = [(self.start, 1 - keep)] if keep < 1 else []
-        self.workers.apply_update([*update, *anchor], keep)
+        self.workers.apply_update(*anchored(update, decay, self.start))
 
     def evaluate(self, samples: int, seed: int) -> list[Evaluation]:
         """See `World`. The numbers are the same for any number of workers (float32, engine transformers)."""

@@ -13,12 +13,13 @@ from esth.errors import InputError
 from esth.models import load_checkpoint
 from esth.models.batched import BatchedLlama, Generated, Weights
 from esth.models.checkpoint import SHIPPED
+from esth.models.stored import StoredWeights
 from esth.noise import Direction, hashed, uniforms
 from esth.tasks.task import Task, encode
 from esth.training.config import TrainConfig
 from esth.training.evaluation import Evaluation
 from esth.training.problem_sets import problem_sets
-from esth.training.worlds import Decoding, DifferentiableWorld, Responses, Rewards, Spent, Update
+from esth.training.worlds import Decoding, DifferentiableWorld, Responses, Rewards, Spent, Update, anchored
 
 KNOWN = 1 << 18
 """Judged responses remembered, some 100 MB at most."""
@@ -68,14 +69,7 @@ class TinyWorld(DifferentiableWorld):
         )
 
     def apply_update(self, update: Update, decay: float = 0.0) -> None:
-        center = self.model.center
-        if decay > 0:
-            self.model.center = {name: torch.lerp(theta, self.start[name], decay) for name, theta in center.items()}
-        try:
-            self.model.apply_update(update)
-        except InputError:
-            self.model.center = center
-            raise
+        self.model.apply_update(*anchored(update, decay, StoredWeights.of(self.model.checkpoint)))
 
     def evaluate(self, samples: int, seed: int) -> list[Evaluation]:
         return [self._evaluate(name, problems, samples, seed) for name, problems in self.evaluated.items()]

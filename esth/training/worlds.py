@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from esth.errors import InputError
 from esth.noise import Direction, hashed
 
 if TYPE_CHECKING:
@@ -75,6 +76,21 @@ def problem_batches(n_problems: int, prompts: int, seed: int, t: int, batches: i
     """Indices of the problems of update t [batches, prompts], each batch without replacement; for both methods."""
     rng = np.random.default_rng(hashed(seed, "problems", t))
     return np.stack([rng.choice(n_problems, prompts, replace=False) for _ in range(batches)])
+
+
+def anchored(update: Update, decay: float, start: Direction) -> tuple[Update, float]:
+    """θ ← θ + λ(θ₀ − θ) + Σ coefficient · direction as an update and the share k of θ that is kept: kθ + (1 − k)θ₀ + ….
+
+    k is 1 − decay in float32, and then 1 − k is exact: rounded one by one they would not sum to 1, and the center
+    would be drawn to another point than θ₀, by 1e-8/decay of it.
+
+    Raises:
+        InputError: decay outside [0, 1).
+    """
+    if not 0 <= decay < 1:
+        raise InputError(f"decay must be in [0, 1), not {decay}")
+    keep = float(np.float32(1 - decay))
+    return ([*update, (start, 1 - keep)], keep) if keep < 1 else (update, 1.0)
 
 
 class World(Protocol):
