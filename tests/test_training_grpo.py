@@ -32,6 +32,7 @@ def tokens(seed=0, b=8, t=5):
     mask = (torch.arange(t)[None] < lengths[:, None]).double()
     log_p, old, reference = (-3 * torch.rand(b, t, generator=draw, dtype=torch.float64) for _ in range(3))
     old = log_p + 0.4 * torch.randn(b, t, generator=draw, dtype=torch.float64)
+    old[4] = log_p[4] + 0.5  # far outside, where the advantage is 0: clipped or not makes no difference
     a = torch.tensor([1.2, -0.7, -1.5, 0.4, 0.0, 2.0, 0.9, -0.3], dtype=torch.float64)[:b]
     return log_p * mask, old * mask, reference * mask, mask, a
 
@@ -41,13 +42,13 @@ def tokens(seed=0, b=8, t=5):
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_advantages_by_hand(scale):
-    rewards = [[0.0, 1.0, 1.0, 0.3], [0.1, 0.2, 0.9, 0.9], [0.1, 0.1, 0.1, 0.1]]
+    rewards = [[0.0, 1.0, 1.0, 0.3, 0.0, 0.0], [0.1, 0.2, 0.9, 0.9, 0.4, 0.1], [0.1] * 6]
     everything = [r for group in rewards for r in group]
     found = advantages(torch.tensor(rewards, dtype=torch.float64), scale)
     for group, row in zip(rewards, found.tolist(), strict=True):
         by = {"none": 1.0, "group": statistics.stdev(group) + 1e-4, "batch": statistics.stdev(everything) + 1e-4}[scale]
-        assert row == pytest.approx([(r - statistics.fmean(group)) / by for r in group], rel=1e-12, abs=1e-15)
-    assert found[2].tolist() == [0.0] * 4, "no spread, whatever the rounding of the mean"
+        assert row == pytest.approx([(r - statistics.mean(group)) / by for r in group], rel=1e-12, abs=1e-15)
+    assert found[2].tolist() == [0.0] * 6, "no spread, whatever the rounding of the mean"
 
 
 # The objective
