@@ -197,10 +197,10 @@ class Combination:
     ) -> Float32:
         """As `Member.noise`; at scale 1 the bits of `Engine.apply_update`."""
         total = np.zeros(math.prod(shape) - start if count is None else count, np.float32)
-        for member, coefficient in self.terms:
-            if coefficient == 0:  # rewards without spread: nothing to draw
-                continue
-            total += member.noise(name, shape, start, count, scale=scale * coefficient)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for member, coefficient in self.terms:
+                if coefficient != 0:  # rewards without spread: nothing to draw
+                    total += member.noise(name, shape, start, count, scale=scale * coefficient)
         return total
 
 

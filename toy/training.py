@@ -58,6 +58,8 @@ EXACT = (
     Arm("ES, a tenth of sigma", (replace(ES, sigma=ES.sigma / 10),)),
     Arm("ES, three times sigma", (replace(ES, sigma=ES.sigma * 3),)),
 )
+LINEAR = "alpha^2 (d+N-2)/N"
+"""E‖Δ‖² where fitness is linear and without noise (P4.4)."""
 DRAWS = 1000
 """Sampled updates at θ₀ that are split into drift and noise."""
 
@@ -108,6 +110,7 @@ def drift_and_noise() -> dict[str, Any]:
                     "noise": parts.noise,
                     "enumerated signal": float(expected @ expected),
                     "alpha^2 d/N": config.step**2 * DIMENSION / n,
+                    LINEAR: config.step**2 * (DIMENSION + n - 2) / n,
                     "cosine": _cosine(parts.drift, expected),
                 }
             )
@@ -135,16 +138,18 @@ def _cosine(a: Any, b: Any) -> float:
 def updates_table(found: dict[str, Any]) -> Table:
     """Drift and noise, a row a setting."""
     out = Table(title=f"Updates at θ₀, {found['draws']} draws, all training prompts", title_justify="left")
-    for column in ("update", "‖EΔ‖² measured", "enumerated", "tr Cov Δ measured", "P4.4", "cosine of the mean"):
+    columns = ("update", "‖EΔ‖²", "enumerated", "tr Cov Δ", "α²d/N (P4.4)", "E‖Δ‖²", "α²(d+N−2)/N (P4.4)", "cosine")
+    for column in columns:
         out.add_column(column)
     for row in found["es"]:
         name = f"ES, {row['fitness']}, N = {row['population']}"
-        numbers = (row["signal"], row["enumerated signal"], row["noise"], row["alpha^2 d/N"])
+        total = row["signal"] + row["noise"]
+        numbers = (row["signal"], row["enumerated signal"], row["noise"], row["alpha^2 d/N"], total, row[LINEAR])
         out.add_row(name, *(f"{x:.3g}" for x in numbers), f"{row['cosine']:.4f}")
     for row in found["grpo"]:
         numbers = (row["signal"], row["enumerated signal"], row["noise"])
         name = f"GRPO gradient, G = {row['generations']}"
-        out.add_row(name, *(f"{x:.3g}" for x in numbers), "", f"{row['cosine']:.4f}")
+        out.add_row(name, *(f"{x:.3g}" for x in numbers), "", "", "", f"{row['cosine']:.4f}")
     return out
 
 

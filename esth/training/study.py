@@ -244,4 +244,5 @@ def _against_drift(ax: Any, found: dict[str, Any], shown: Sequence[str]) -> None
         )  # fmt: skip
     plots.level(ax, 0.0, name="base")
     plots.label(ax, "ends; hollow: random drift of the same norm", "k", "gain in pass@k", log="x")
+    plots.ticks(ax, [int(q.removeprefix("pass@")) for q in names])
     plots.legend(ax)

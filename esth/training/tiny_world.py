@@ -131,8 +131,6 @@ class TinyWorld(DifferentiableWorld):
 
     @property
     def parameters(self) -> Mapping[str, torch.Tensor]:
-        for theta in self.model.center.values():
-            theta.requires_grad_()
         return self.model.center
 
     def respond(self, problems: NDArray[np.int64], n: int, seed: int) -> Responses:
