@@ -111,8 +111,10 @@ def test_random_drift_has_the_distance_and_no_aim(model: str, tmp_path: Path) ->
     near = random_drift(run, 1e-9, draws=1)[0]
     start = run.points()[0].sets["held-out"]
     assert np.allclose(near[1].successes, start.successes, atol=1e-6)
-    with pytest.raises(InputError, match="distance > 0"):
-        random_drift(run, 0.0)
+    with pytest.raises(InputError, match="distance >= 0"):
+        random_drift(run, -0.1)
+    still = random_drift(run, 0.0, draws=1)[0]  # a run that never moved
+    assert still[1].successes.tolist() == start.successes.tolist()
 
 
 def test_a_toy_drift_of_a_known_direction(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ training: each run's end is set beside a few draws of θ₀ + c ε with ‖c ε�
 """
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -187,10 +188,10 @@ def random_drift(run: RunFolder, distance: float, draws: int = DRAWS) -> list[li
     """Evaluations of draws of θ₀ + c ε at a relative distance from θ₀; kept in the run's folder.
 
     Raises:
-        InputError: a distance that is not positive.
+        InputError: a distance that is negative or not finite.
     """
-    if not distance > 0:
-        raise InputError(f"random drift needs a distance > 0, not {distance}")
+    if not 0 <= distance < math.inf:
+        raise InputError(f"random drift needs a finite distance >= 0, not {distance}")
     file = run.path / "drift" / f"{float(distance).hex()}-{draws}.json"
     if file.is_file():
         return [[Evaluation.from_dict(e) for e in draw] for draw in json.loads(file.read_text())]
