@@ -289,18 +289,17 @@ def table(
     from rich.table import Table
 
     bases = {b.name: b for b in base or ()}
-    out = Table(title="Evaluation", title_justify="left")
-    for column in ("problems", "quantity", "unit", f"value [{CONFIDENCE:.0%}]"):
+    out = Table(title_justify="left")
+    out.add_column("problems")
+    for column in (f"value [{CONFIDENCE:.0%}]", *([f"less the base's [{CONFIDENCE:.0%}]"] if bases else [])):
         out.add_column(rich_safe(column), no_wrap=True)
-    if bases:
-        out.add_column(rich_safe(f"less the base's [{CONFIDENCE:.0%}]"), no_wrap=True)
     for e in evaluations:
         kind = f"{e.samples} responses" if e.samples else "exact"
-        heads = iter([f"{e.name}: {len(e.ids)}", f"× {kind}"])
+        out.add_row(f"[bold]{rich_safe(e.name)}[/]: {len(e.ids)} × {kind}")
         for q in quantities(e, bases.get(e.name), ks):
             difference = "" if q.difference is None else _shown(q.difference, "+")
-            cells = [next(heads, ""), q.name, q.unit, _shown(q.value)] + [difference] * bool(bases)
-            out.add_row(*map(rich_safe, cells))
+            unit = f", {q.unit}" if q.unit not in ("probability", "share") else ""
+            out.add_row(*map(rich_safe, [f"{q.name}{unit}", _shown(q.value)] + [difference] * bool(bases)))
         out.add_section()
     return out
 
