@@ -52,9 +52,9 @@ def plan(es: ESConfig, grpo: GRPOConfig, updates: int) -> Plan:
             Arm("ES, then GRPO", (half(es), half(grpo))),
         ),
         (
-            Arm("ES, no z-score", (replace(es, normalization="none"),)),
-            Arm("ES, a tenth of sigma", (replace(es, sigma=es.sigma / 10),)),
-            Arm("ES, three times sigma", (replace(es, sigma=es.sigma * 3),)),
+            Arm("ES, no z-score", (replace(es, normalization="none"),), seeds=2),
+            Arm("ES, a tenth of sigma", (replace(es, sigma=es.sigma / 10),), seeds=2),
+            Arm("ES, three times sigma", (replace(es, sigma=es.sigma * 3),), seeds=2),
         ),
     )
 

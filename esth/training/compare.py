@@ -221,10 +221,17 @@ def random_drift(run: RunFolder, distance: float, draws: int = DRAWS) -> list[li
 
 @dataclass(frozen=True)
 class Arm:
-    """A method under study: the configurations of its stages, whose seed and init are set for each run."""
+    """A method under study.
+
+    Attributes:
+        name: of the method.
+        stages: configurations, one from the end of the other; seed and init are set for each run.
+        seeds: runs at most, where it is worth fewer than the study has.
+    """
 
     name: str
     stages: tuple[Config, ...]
+    seeds: int | None = None
 
 
 def run_arm(arm: Arm, seed: int, folder: Path, watch: Callable[[str, int, dict[str, Any]], None]) -> Trajectory:

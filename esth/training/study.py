@@ -41,9 +41,10 @@ Watch = Callable[[str, int, dict[str, Any]], None]
 def run_study(arms: Sequence[Arm], seeds: Sequence[int], folder: Path, watch: Watch) -> dict[str, list[Trajectory]]:
     """All arms with all seeds, seed after seed, so that what is there when it stops can be compared."""
     found: dict[str, list[Trajectory]] = {arm.name: [] for arm in arms}
-    for seed in seeds:
+    for number, seed in enumerate(seeds):
         for arm in arms:
-            found[arm.name].append(run_arm(arm, seed, folder, watch))
+            if arm.seeds is None or number < arm.seeds:
+                found[arm.name].append(run_arm(arm, seed, folder, watch))
     return found
 
 
