@@ -140,3 +140,78 @@ def test_one_model_is_no_slower_than_transformers(benchmark, model, clock, repor
     report(f"{rows} responses, transformers' generate / ours", b / a, ">= 1")
     report(f"{rows} responses, transformers' gradient / ours", d / c, ">= 1")
     assert a <= b and c <= d
+
+
+# The real world
+
+
+@pytest.fixture(scope="module")
+def demo():
+    """The demo checkpoint as a world, with as many prompts as an update may have before it is called large."""
+    from esth.training.config import ESConfig
+    from esth.training.real_world import RealWorld
+
+    sizes = {"problems": PROMPTS, "prompts": PROMPTS, "evaluation_prompts": 2, "population": 4}
+    config = ESConfig(model="demo", task="arithmetic", difficulty="2+", sigma=1e-3, **sizes)
+    world = RealWorld(config)
+    yield world, config
+    world.close()
+
+
+PROMPTS = 128
+
+
+def test_all_but_generation_is_a_tenth_of_an_update(benchmark, demo, clock, report, monkeypatch):
+    """Of the demo checkpoint, greedy, at most 16 tokens: members made and left, answers judged, the center moved."""
+    from esth.training import es
+
+    world, config = demo
+    engine, generated = world.workers.engine, []
+    sample = engine.sample
+
+    def timed(*arguments, **options):
+        start = clock()
+        said = sample(*arguments, **options)
+        generated.append(clock() - start)
+        return said
+
+    monkeypatch.setattr(engine, "sample", timed)
+
+    def update():
+        world.apply_update(es.step(world, config, 1).update)
+
+    update()
+    generated.clear()
+    start = clock()
+    benchmark.pedantic(update, rounds=1)
+    share = 1 - sum(generated) / (clock() - start)
+    report(f"demo, {PROMPTS} prompts: share of an update that is not generation", share, "<= 0.1")
+    assert share <= 0.1
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="the kernel does not tell peak memory anew")
+def test_an_update_needs_one_more_copy_of_the_weights(benchmark, demo, report):
+    """Resident memory at most, over making two members and moving the center, in copies of the weights."""
+    world, config = demo
+    engine = world.workers.engine
+    weights = sum(p.numel() * p.element_size() for p in engine.parameters.values())
+
+    def resident(field):
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
+
+    engine.apply_update([])  # the center alone
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    before = resident("VmRSS")
+    members = population(3, 30)
+
+    def update():
+        for member in members[:2]:
+            engine.set_member(member, config.sigma)
+        engine.apply_update([(member, 1e-9) for member in members])
+
+    benchmark.pedantic(update, rounds=1)
+    copies = (resident("VmHWM") - before) / weights
+    report("demo, N = 30: memory of an update beyond the model, in copies of its weights", copies, "<= 1.1")
+    assert copies <= 1.1

@@ -53,6 +53,11 @@ def check_update(update: Sequence[tuple[Direction, float]], keep: float = 1.0) -
 
 def check_finite(weights: Mapping[str, torch.Tensor]) -> None:
     """Raise InputError where a weight is not finite: an update too large for the dtype."""
-    name = next((name for name, tensor in weights.items() if not tensor.isfinite().all()), None)
+    name = next((name for name, tensor in weights.items() if not _finite(tensor)), None)
     if name is not None:
         raise InputError(f"{name} overflows its dtype or is not finite: the center stays where it was")
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    """Without a temporary of the tensor's size: its least and largest values are not finite where any is not."""
+    return tensor.numel() == 0 or all(bool(bound.isfinite()) for bound in tensor.aminmax())
