@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 from esth.check import Z
 from esth.errors import require
 
-COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#aa4499", "#7f7f7f")
-MARKERS = ("o", "s", "^", "D", "v", "x")
-DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)))
+COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#aa4499", "#7f7f7f", "#56b4e9", "#8c510a")
+MARKERS = ("o", "s", "^", "D", "v", "x", "P", "*")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)), (0, (8, 2)), (0, (3, 1, 1, 1)))
 
 
 def figure(title: str, n_panels: int, *, columns: int = 2, panel: tuple[float, float] = (5.2, 3.7)) -> tuple[Any, Any]:

@@ -32,8 +32,8 @@ class Plan:
 
 
 def plan(es: ESConfig, grpo: GRPOConfig, updates: int) -> Plan:
-    """Both methods, both orders under one split budget; ES with greedy fitness, too, with half the step and twice the
-    updates (P4.4: as much signal, half the random drift), and with no more responses than GRPO; ablations of ES.
+    """Both methods, both orders under one split budget; ES with greedy fitness, too, and with no more responses than
+    GRPO; each with smaller steps and twice the updates (ES, P4.4: as much signal, less random drift); ablations of ES.
     """
 
     def half(config: Config) -> Config:
@@ -48,6 +48,7 @@ def plan(es: ESConfig, grpo: GRPOConfig, updates: int) -> Plan:
             Arm("ES, half step", (replace(es, sigma=es.sigma / 1.5, alpha=es.step / 2, updates=2 * updates),)),
             Arm("ES, GRPO's batch", (replace(es, population=grpo.num_generations, prompts=grpo.prompts),)),
             Arm("GRPO", (grpo,)),
+            Arm("GRPO, a third of the rate", (replace(grpo, learning_rate=1e-4, updates=2 * updates),)),
             Arm("GRPO, then ES", (half(grpo), half(es))),
             Arm("ES, then GRPO", (half(es), half(grpo))),
         ),
@@ -102,7 +103,7 @@ def _run(arguments: list[str]) -> int:
     arms = (*chosen.compared, *chosen.ablations)
     runs = run_study(arms, range(options.seeds), options.runs / options.model, _Said())
     found = results(arms, runs, KS, [arm.name for arm in chosen.compared])
-    drawn = [arm.name for arm in chosen.compared if arm.name != "ES, GRPO's batch"]  # six styles are told apart in grey
+    drawn = [arm.name for arm in chosen.compared if arm.name != "ES, GRPO's batch"]
     write_study(found, options.out / options.model, options.model, drawn)
     return 0
 

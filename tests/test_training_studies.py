@@ -67,7 +67,7 @@ def test_a_small_study_of_a_tiny_model(tmp_path: Path, monkeypatch: pytest.Monke
     assert llm.training.main(arguments) == 0
     out = tmp_path / "out" / "tiny-3"
     found = json.loads((out / "study.json").read_text())
-    assert len(found["ends"]) == len(found["arms"]) == 10
+    assert len(found["ends"]) == len(found["arms"]) == 11
     assert found["ends"]["GRPO, then ES"]["updates"] == [4, 4]
     assert found["ends"]["GRPO, then ES"]["responses"] == [2 * 8 * 4 + 2 * 4 * 8] * 2
     assert (out / "training.png").read_bytes().startswith(b"\x89PNG") and "learned" in (out / "table.txt").read_text()
