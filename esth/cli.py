@@ -15,7 +15,7 @@ import esth
 from esth.diversity.config import DiversityConfig
 from esth.errors import InputError
 from esth.lemmas import LEMMAS
-from esth.training.config import CONFIGS, nearest, read_config, to_json
+from esth.training.config import CONFIGS, GRPOConfig, nearest, read_config, to_json
 from esth.training.evaluate import EvaluationConfig
 from esth.training.presets import PRESETS as TRAINING_PRESETS
 
@@ -29,8 +29,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 """Sizes by name; an option given beside a preset wins."""
 
-OWN_OPTIONS = ["from", "out", "preset", "dry_run", "target_se", "trust_remote_code", "config", "base", "update", "help"]
-"""Options that are no fields of a configuration."""
+OWN_OPTIONS = {
+    "diversity": ["from", "out", "preset", "dry_run", "target_se", "trust_remote_code", "help"],
+    "train": ["out", "preset", "config", "help"],
+    "evaluate": ["base", "update", "out", "trust_remote_code", "help"],
+}
+"""Options of a command that are no fields of its configuration."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,7 +63,7 @@ def _run(arguments: list[str]) -> int:
     settings = _settings(command, method)
     if settings is not None:
         arguments = [spelled(a, settings) for a in arguments]
-        _check_options(arguments, settings)
+        _check_options(arguments, [f.name for f in fields(settings)] + OWN_OPTIONS[command])
     parser = _parser(method if command == "train" else command, _defaults(command, method, arguments))
     options = parser.parse_args(arguments)
     if options.subcommand == "diversity":
@@ -80,9 +84,8 @@ def _settings(command: str, method: str) -> type[Any] | None:
     return {"diversity": DiversityConfig, "evaluate": EvaluationConfig}.get(command)
 
 
-def _check_options(arguments: Sequence[str], settings: type[Any]) -> None:
-    """Raise InputError for an option that the command does not have, with the nearest one."""
-    known = [f.name for f in fields(settings)] + OWN_OPTIONS
+def _check_options(arguments: Sequence[str], known: list[str]) -> None:
+    """Raise InputError for an option that the command does not have, with the nearest one; none is abbreviated."""
     for argument in arguments:
         name = argument[2:].partition("=")[0].replace("-", "_")
         if re.match(r"--[a-z]", argument) and name not in known:
@@ -279,7 +282,8 @@ def _train(method: str, options: Any) -> int:
     with watching(config.updates) as watch:
         run = train(config, options.out, watch)
     show_run(run)
-    print(f"written to {options.out}; the same command with more --updates goes on")
+    falls = isinstance(config, GRPOConfig) and config.lr_scheduler_type == "linear"  # to 0 at the end: no going on
+    print(f"written to {options.out}" + ("" if falls else "; the same command with more --updates goes on"))
     return 0
 
 

@@ -16,6 +16,9 @@ FITNESS = ("greedy", "sampled", "expected")
 SCALE_REWARDS = ("group", "batch", "none")
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
 DTYPES = ("float32", "bfloat16", "float16")
+ENGINES = ("transformers", "vllm", "batched")
+HELD_OUT_SPLITS = ("test", "validation")
+NOT_TOY = ("task", "data", "difficulty", "verifier", "max_tokens", "evaluation_split", "evaluation_data", "held_out")
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,9 @@ class TrainConfig:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        _at_least(self, problems=1, prompts=1, updates=1, seed=0, evaluate_every=0, save_every=1, workers=1, threads=1)
+        _at_least(self, problems=2, prompts=1, updates=1, seed=0, evaluate_every=0, save_every=1, workers=1, threads=1)
         _at_least(self, evaluation_prompts=2, evaluation_samples=1)
-        _one_of(self, dtype=DTYPES)
+        _one_of(self, dtype=DTYPES, engine=ENGINES, evaluation_split=HELD_OUT_SPLITS)
         if self.prompts > self.problems:
             raise InputError(f"prompts = {self.prompts} of an update are more than the {self.problems} problems")
         if not 1e-6 <= self.temperature < math.inf:
@@ -92,6 +95,9 @@ class TrainConfig:
             _at_least(self, max_tokens=1)
         if self.world != "real" and (self.workers > 1 or self.engine == "vllm" or self.dtype != "float32"):
             raise InputError(f"{self.model} runs as one float32 batch: engine, workers and dtype are for larger models")
+        unread = next((f.name for f in fields(self) if f.name in NOT_TOY and getattr(self, f.name) != f.default), None)
+        if self.world == "toy" and unread is not None:
+            raise InputError(f"{unread} is not for the toy world, which has its own problems")
 
     @property
     def world(self) -> str:
@@ -212,6 +218,8 @@ class GRPOConfig(TrainConfig):
             loss_type=LOSS_TYPES,
             importance_sampling_level=("token", "sequence"),
         )
+        if self.world == "real" and (self.engine != "transformers" or self.workers > 1):
+            raise InputError("GRPO of a language model runs on one transformers engine: leave engine and workers")
         if self.world == "real" and self.beta > 0 and self.init is not None:
             raise InputError("beta > 0 needs a run without init: TRL's KL divergence is to the weights of `model`")
         if self.expected and (self.world != "toy" or self.beta > 0 or self.num_iterations > 1):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from esth.errors import InputError, require
 from esth.models.displacement import SLICE
-from esth.models.engine import Sampling
+from esth.models.engine import Sampling, check_tokens
 from esth.models.saving import save_center
 from esth.models.stored import StoredWeights, read_arrays
 from esth.models.workers import load_workers
@@ -24,6 +24,7 @@ from esth.training.problem_sets import problem_sets
 from esth.training.worlds import Decoding, Rewards, Spent, Update, World, anchored
 
 if TYPE_CHECKING:
+    from esth.models.checkpoint import Checkpoint
     from esth.models.engine import Engine
 
 
@@ -43,9 +44,9 @@ class RealWorld(World):
             config.model, config.engine, workers=config.workers, threads=config.threads, dtype=config.dtype
         )
         try:
-            tokenizer = self.workers.checkpoint.tokenizer
-            self.training = _Set.of(sets.training, tokenizer)
-            self.evaluated = {name: _Set.of(task, tokenizer) for name, task in sets.evaluated.items()}
+            checkpoint = self.workers.checkpoint
+            self.training = _Set.of(sets.training, checkpoint)
+            self.evaluated = {name: _Set.of(task, checkpoint) for name, task in sets.evaluated.items()}
         except BaseException:
             self.workers.close()
             raise
@@ -138,11 +139,15 @@ class _Set(NamedTuple):
     digest: str
 
     @classmethod
-    def of(cls, task: Task, tokenizer: Any) -> "_Set":
+    def of(cls, task: Task, checkpoint: "Checkpoint") -> "_Set":
         unanswered = next((p.id for p in task.problems if not p.answer), None)
         if unanswered is not None:
             raise InputError(f"task {task.name}: problem {unanswered} has no answer to verify responses by")
-        prompts = [encode(tokenizer, problem) for problem in task.problems]
+        prompts = [encode(checkpoint.tokenizer, problem) for problem in task.problems]
+        for problem, tokens in zip(task.problems, prompts, strict=True):
+            check_tokens(
+                f"problem {problem.id}", tokens, task.max_tokens, checkpoint.context, max(tokens, default=0) + 1
+            )
         read = [(x, p.id, p.answer, p.choices, p.numbers) for x, p in zip(prompts, task.problems, strict=True)]
         described = json.dumps([task.verifier.__name__, task.max_tokens, read])
         return cls(task, prompts, f"{hashed(described):016x}")

@@ -13,6 +13,7 @@ from esth.errors import InputError
 from esth.models import load_checkpoint
 from esth.models.batched import BatchedLlama, Generated, Weights
 from esth.models.checkpoint import SHIPPED
+from esth.models.engine import check_tokens
 from esth.models.stored import StoredWeights
 from esth.noise import Direction, hashed, uniforms
 from esth.tasks.task import Task, encode
@@ -173,6 +174,8 @@ class _Set:
         if len({len(tokens) for tokens in encoded}) > 1:
             example = task.problems[0].prompt[:40]
             raise InputError(f"task {task.name}: a tiny model reads chains, all of one length, not {example!r}")
+        for problem, tokens in zip(task.problems, encoded, strict=True):
+            check_tokens(f"problem {problem.id}", tokens, task.max_tokens, model.checkpoint.context, model.vocabulary)
         self.task = task
         self.prompts = torch.tensor(encoded)
         self.max_tokens = task.max_tokens

@@ -77,7 +77,7 @@ def train(
         InputError: something that TRL does not do, no stop token, a prompt that does not fit the context, checkpoints
             in `output` that are not to be resumed.
     """
-    _check(config, engine, task)
+    check(config, engine, task)
     last = last_checkpoint(output)
     if last is not None and not resume:
         raise InputError(f"{output} holds checkpoints of a run: resume it, or name another folder")
@@ -333,7 +333,8 @@ def _step_of(folder: Path) -> int | None:
 # What TRL needs
 
 
-def _check(config: GRPOConfig, engine: TransformersEngine, task: Task) -> None:
+def check(config: GRPOConfig, engine: TransformersEngine, task: Task) -> None:
+    """Raise InputError for what TRL does not do, no stop token, a prompt that does not fit the context."""
     checkpoint = engine.checkpoint
     if config.engine != "transformers" or config.workers > 1:
         raise InputError("GRPO of a language model runs on one transformers engine: leave engine and workers")
