@@ -307,6 +307,16 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["es", "--init", "nowhere"], "nowhere is no run"),
         (["es", "--task", "arithmetic", "--problems", "50", "--evaluation_prompts", "9"], "a tiny model reads chains"),
         (["es", "--preset", "demo", "--config", "x.json"], "both name settings"),
+        (["es", "--update", "5"], "unknown option --update; did you mean updates"),
+        (["es", "--base", "tiny-3"], "unknown option --base"),
+        (["es", "--engine", "vlm"], "engine must be one of transformers, vllm, batched"),
+        (["es", "--evaluation_split", "train"], "evaluation_split must be one of test, validation"),
+        (["es", "--problems", "1", "--prompts", "1"], "problems must be at least 2"),
+        (["es", "--max_tokens", "60"], "7 + 60 tokens exceed the model's context of 64"),
+        (["es", "--model", "toy", "--held_out", "[chain:4]"], "held_out is not for the toy world"),
+        (["es", "--model", "toy", "--task", "gsm8k"], "task is not for the toy world"),
+        (["grpo", "--model", "demo", "--workers", "2"], "one transformers engine"),
+        (["grpo", "--model", "demo", "--engine", "vllm"], "one transformers engine"),
         (["es", "--held_out", "[chain:5]"], "difficulty '5'"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
@@ -374,6 +384,45 @@ def test_a_checkpoint_of_another_run_is_refused(undisturbed: dict[str, RunFolder
     shutil.copytree(undisturbed["es"].path / "checkpoints" / "000030", run / "checkpoints" / "000030")
     with pytest.raises(InputError, match="checkpoint 30 does not belong to its log of 7 updates"):
         train(ES, run)
+
+
+def test_updates_that_were_made_are_not_undone(undisturbed: dict[str, RunFolder], tmp_path: Path) -> None:
+    """A run of 30 updates whose configuration said 20 would be taken for one of 20."""
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed["es"].path, run)
+    with pytest.raises(InputError, match="has had 30 updates already: updates = 20 cannot undo them"):
+        train(replace(ES, updates=20), run)
+    assert RunFolder(run).config == ES and RunFolder(run).checkpoints() == [30]
+
+
+def test_what_is_refused_leaves_the_configuration(undisturbed: dict[str, RunFolder], tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    shutil.copytree(undisturbed["toy-es"].path, run.path)
+    with pytest.raises(InputError, match="started from another fingerprint"):
+        run.begin(replace(CONFIGS["toy-es"], updates=40), {**run.identity, "fingerprint": "0"})
+    assert run.config == CONFIGS["toy-es"]
+
+
+def test_a_run_starts_from_one_of_the_same_model(undisturbed: dict[str, RunFolder], tmp_path: Path) -> None:
+    """Drift is measured from the start of `model`, and decay pulls there: both runs must mean the same."""
+    for config, init in ((CONFIGS["toy-es"], "es"), (ES, "toy-es"), (replace(ES, model="tiny-4"), "es")):
+        with pytest.raises(InputError, match="began from other weights"):
+            train(replace(config, init=str(undisturbed[init].path)), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+def test_what_a_run_before_has_spent_is_that_of_its_center(tmp_path: Path) -> None:
+    """Cut short after its checkpoint of update 7, it has been evaluated at the start only."""
+    toy = replace(CONFIGS["toy-es"], evaluate_every=0)
+
+    def stop(update: int, metrics: dict[str, Any]) -> None:
+        if update == 9:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(toy, tmp_path / "first", stop)
+    run = train(replace(toy, updates=2, init=str(tmp_path / "first")), tmp_path / "second")
+    assert [p.spent.responses for p in run.points()] == [(7 + t) * toy.population * toy.prompts for t in (0, 2)]
 
 
 def test_damaged_weights_are_refused(undisturbed: dict[str, RunFolder], tmp_path: Path) -> None:

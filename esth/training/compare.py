@@ -250,4 +250,4 @@ def run_arm(arm: Arm, seed: int, folder: Path, watch: Callable[[str, int, dict[s
 
 def is_done(run: RunFolder, config: Config) -> bool:
     """Whether the folder holds this run, to its end."""
-    return (run.path / "config.json").is_file() and run.config == config and run.checkpoints() == [config.updates]
+    return (run.path / "config.json").is_file() and run.config == config and run.checkpoints()[-1:] == [config.updates]

@@ -199,11 +199,12 @@ def _complete(config: EvaluationConfig, model: str) -> EvaluationConfig:
     if trained is None:
         own = ("chain", model[-1]) if model in SHIPPED else ("arithmetic", None)
         return replace(config, task=own[0], difficulty=own[1])
+    chains = trained.task == "chain"
     return replace(
         config,
         task=trained.task,
         data=trained.evaluation_data or trained.data,
-        difficulty=trained.difficulty or (trained.model[-1] if trained.model in SHIPPED else None),
+        difficulty=trained.difficulty or (trained.model[-1] if chains and trained.model in SHIPPED else None),
         question=trained.question,
         answer=trained.answer,
         verifier=trained.verifier,

@@ -100,8 +100,6 @@ class RunFolder:
         else:
             write_text(self.path / "config.json", _pretty(to_json(config)))
         hold(self.path / "lock", self)
-        if self.config != config:
-            write_text(self.path / "config.json", _pretty(to_json(config)))
         mark = self.path / "identity.json"
         if not mark.is_file():
             write_text(mark, _pretty(identity))
@@ -111,6 +109,8 @@ class RunFolder:
         )
         if other:
             raise InputError(f"{self.path} holds a run that started from another {other[0]}: name another folder")
+        if self.config != config:
+            write_text(self.path / "config.json", _pretty(to_json(config)))
         for name in ("metrics.jsonl", "updates.jsonl"):
             _cut_half_line(self.path / name)
         for half in self.path.glob("checkpoints/.*.half"):
@@ -131,6 +131,9 @@ class RunFolder:
                 f"{self.path} holds a run of another configuration: {name} is {stored.get(name)!r} there and "
                 f"{new.get(name)!r} here; name another folder"
             )
+        done = max((line["update"] for line in self.metrics()), default=0)
+        if new["updates"] < done:
+            raise InputError(f"{self.path} has had {done} updates already: updates = {new['updates']} cannot undo them")
 
     # Lines
 

@@ -37,11 +37,12 @@ def ignore(update: int, metrics: dict[str, Any]) -> None:
 
 
 def make_world(config: ESConfig | GRPOConfig) -> World:
-    """The world of a configuration, its center where the run starts.
+    """The world of a configuration, its center where the run starts; TRL keeps weights in float32 whatever the dtype.
 
     Raises:
         InputError, MissingExtra: whatever is wrong with the model, the task or the run named by `init`.
     """
+    config = replace(config, dtype="float32") if by_trl(config) else config
     require("torch", "llm").set_num_threads(config.threads)
     world: World
     if config.world == "toy":
@@ -56,9 +57,28 @@ def make_world(config: ESConfig | GRPOConfig) -> World:
         from esth.training.real_world import RealWorld
 
         world = RealWorld(config)
-    if config.init is not None:
-        world.load(last_center(RunFolder(Path(config.init))))
+    try:
+        if config.init is not None:
+            _take_over(world, config, RunFolder(Path(config.init)))
+    except BaseException:
+        world.close()
+        raise
     return world
+
+
+def by_trl(config: TrainConfig) -> bool:
+    """Whether TRL makes the updates."""
+    return isinstance(config, GRPOConfig) and config.world == "real"
+
+
+def _take_over(world: World, config: TrainConfig, before: RunFolder) -> None:
+    """Start from the last center of another run, which began from the same model: drift and decay refer to its θ₀."""
+    center = last_center(before)
+    if before.identity.get("weights") != world.identity.get("weights"):
+        raise InputError(
+            f"init: {before.path} began from other weights ({before.config.model}) than {config.model} has"
+        )
+    world.load(center)
 
 
 def last_center(run: RunFolder) -> Path:
@@ -81,14 +101,14 @@ def train(config: ESConfig | GRPOConfig, folder: Path, watch: Watch = ignore) ->
         InputError: the folder holds another run; whatever is wrong with model and task; a disk that is full.
     """
     run = RunFolder(folder)
-    by_trl = isinstance(config, GRPOConfig) and config.world == "real"
-    # TRL keeps weights in float32 and computes in the dtype that is asked for.
-    world = make_world(replace(config, dtype="float32") if by_trl else config)
+    world = make_world(config)
     try:
+        if by_trl(config):
+            check_trl(cast("RealWorld", world), cast(GRPOConfig, config))
         run.begin(config, start_of(world, config))
         if isinstance(config, ESConfig):
             loop(ESLearner(world, config, run), watch)
-        elif by_trl:
+        elif by_trl(config):
             train_by_trl(cast("RealWorld", world), config, run, watch)
         else:
             loop(GRPOLearner(world, config, run), watch)
@@ -187,6 +207,15 @@ class GRPOLearner(Learner):
         self.run.save(number, write)
 
 
+def check_trl(world: "RealWorld", config: GRPOConfig) -> None:
+    """Raise InputError for what TRL does not do."""
+    from esth.models.workers import Local
+    from esth.training import trl_grpo
+
+    assert isinstance(world.workers, Local)
+    trl_grpo.check(config, cast(Any, world.workers.engine), world.training.task)
+
+
 def train_by_trl(world: "RealWorld", config: GRPOConfig, run: RunFolder, watch: Watch) -> None:
     """GRPO of a language model: TRL has the loop and its own checkpoints, in the folder `trl`."""
     from esth.models.workers import Local
@@ -204,7 +233,7 @@ def train_by_trl(world: "RealWorld", config: GRPOConfig, run: RunFolder, watch: 
         if is_evaluated(config, update):
             evaluate(world, config, run, update)
 
-    if run.checkpoints() != [config.updates]:
+    if run.checkpoints()[-1:] != [config.updates]:
         trl_grpo.train(config, cast(Any, world.workers.engine), world.training.task, own, on_update=done, resume=True)
         run.save(config.updates, world.save)
 
@@ -256,11 +285,14 @@ def evaluate(world: World, config: TrainConfig, run: RunFolder, number: int) -> 
 
 
 def spent_until(run: RunFolder, number: int) -> tuple[Spent, float]:
-    """What the updates up to `number` have cost, those of the runs before (`init`) too, and their seconds."""
+    """What the updates up to `number` have cost, those of the runs before (`init`) too, and their seconds.
+
+    Of a run before, the updates of the center that was taken over: it need not have been evaluated, nor be its end.
+    """
     total, seconds = Spent(), 0.0
     if run.config.init is not None:
-        last = RunFolder(Path(run.config.init)).points()[-1]
-        total, seconds = last.spent, last.seconds
+        before = RunFolder(Path(run.config.init))
+        total, seconds = spent_until(before, before.checkpoints()[-1])
     names = list(asdict(total))
     for line in run.metrics():
         if line["update"] <= number:
