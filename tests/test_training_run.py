@@ -22,6 +22,7 @@ from esth.errors import InputError
 from esth.noise import parameter_noise
 from esth.training import ESConfig, GRPOConfig, RunFolder, last_center, rebuild, train
 from esth.training.config import from_json, read_config, to_json
+from esth.training.memory import peak_memory
 
 SMALL: dict[str, Any] = {
     "model": "tiny-3",
@@ -274,6 +275,17 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on(undisturbed: dict[str, RunF
     run = train(ES, tmp_path / "run")
     assert equal(weights(last_center(run)), weights(last_center(undisturbed["es"])))
     assert told(run) == told(undisturbed["es"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process keeps its peak")
+def test_the_peak_of_memory_is_that_of_the_run(tmp_path: Path) -> None:
+    """Not that of what the process did before: runs of a study share one."""
+    before = np.ones(1 << 26)  # 512 MiB
+    peak = peak_memory()
+    assert peak > before.nbytes
+    del before
+    run = train(replace(CONFIGS["toy-es"], updates=1), tmp_path / "run")
+    assert run.points()[-1].peak_memory < peak - (1 << 28)
 
 
 # What is refused

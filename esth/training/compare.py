@@ -101,7 +101,7 @@ def matched(arms: dict[str, list[Trajectory]], by: str) -> tuple[str, dict[str, 
     Args:
         arms: trajectories of each method, one a seed.
         by: "updates" or "responses", as many as all have; "pass@1" or "greedy", the largest gain on held-out problems
-            that the mean over seeds reaches in all arms that gain anything.
+            that every seed reaches of every arm all of whose seeds gain anything.
     """
     everything = [t for runs in arms.values() for t in runs]
     if by == "updates":

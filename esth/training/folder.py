@@ -39,7 +39,7 @@ class Point:
         drift: ‖θ − θ₀‖/‖θ₀‖.
         spent: by this run and those it starts from (`init`), until here.
         seconds: of updates, likewise.
-        peak_memory: bytes of the process (of the accelerator, where there is one), the largest so far.
+        peak_memory: bytes of the process (of the accelerator, where there is one), the largest of the run so far.
         sets: evaluations by name.
     """
 

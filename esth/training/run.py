@@ -22,7 +22,7 @@ from esth.noise import hashed
 from esth.training import es
 from esth.training.config import ESConfig, GRPOConfig, TrainConfig
 from esth.training.folder import Point, RunFolder
-from esth.training.memory import peak_memory
+from esth.training.memory import forget_peak, peak_memory
 from esth.training.worlds import DifferentiableWorld, Spent, World
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def train(config: ESConfig | GRPOConfig, folder: Path, watch: Watch = ignore) ->
         InputError: the folder holds another run; whatever is wrong with model and task; a disk that is full.
     """
     run = RunFolder(folder)
+    forget_peak()
     world = make_world(config)
     try:
         if by_trl(config):
