@@ -52,17 +52,31 @@ def test_places_are_matched_by_updates_responses_and_gain() -> None:
     slow = trajectory(stop(0, 0, [0.2, 0.2]), stop(10, 900, [0.25, 0.25]), stop(20, 1800, [0.3, 0.3]))
     arms = {"fast": [fast], "slow": [slow]}
 
-    def updates(by: str) -> tuple[str, list[int]]:
+    def updates(by: str) -> tuple[str, list[float]]:
         what, places = matched(arms, by)
         return what, [s.updates for stops in places.values() for s in stops if s is not None]
 
     assert updates("updates") == ("10 updates", [10, 10])
-    assert updates("responses") == ("100 responses", [10, 0])
-    assert updates("pass@1") == ("pass@1 +0.100", [5, 20])
-    assert updates("greedy")[1] == [0, 0]  # nobody gained: everyone is where it began
-    still = trajectory(stop(0, 0, [0.2, 0.2]), stop(10, 100, [0.1, 0.1]))
-    what, places = matched({**arms, "still": [still]}, "pass@1")
-    assert what == "pass@1 +0.100" and places["still"] == [None]
+    assert updates("responses") == ("100 responses", [10, pytest.approx(10 / 9)])
+    assert updates("pass@1") == ("pass@1 +0.100", [pytest.approx(2.5), 20])
+    assert updates("greedy")[1] == [0, 0]  # nobody gained the margin: everyone is where it began
+    weak = trajectory(stop(0, 0, [0.2, 0.2]), stop(10, 100, [0.23, 0.23]))
+    what, places = matched({**arms, "weak": [weak]}, "pass@1")
+    assert what == "pass@1 +0.100" and places["weak"] == [None]
+    what, places = matched({"fast": [fast], "weak": [weak]}, "pass@1")
+    assert what == "pass@1 +0.300" and [p.updates for p in places["fast"] if p] == [pytest.approx(10)]
+
+
+def test_a_place_between_two_centers_is_interpolated() -> None:
+    t = trajectory(stop(0, 0, [0.2, 0.4]), stop(4, 40, [0.4, 0.8]), stop(8, 80, [0.3, 0.9]))
+    place = t.at_responses(10)
+    assert (place.updates, place.between(lambda p: p.spent.responses)) == (1, 10)
+    assert place.between(lambda p: p.sets["held-out"].per_prompt(1)).tolist() == pytest.approx([0.25, 0.5])
+    found = effects([place, place], [t.start] * 2, "held-out", [1])["pass@1"]
+    assert found.gain.value == pytest.approx(0.075)
+    assert t.at_gain(0.3, lambda e: float(e.per_prompt(1).mean())).updates == pytest.approx(4)
+    assert t.at_gain(0.31, lambda e: float(e.per_prompt(1).mean())) is None
+    assert t.at_responses(500) is t.end and t.at_responses(0).updates == 0
 
 
 def test_effects_are_paired_and_crossed() -> None:

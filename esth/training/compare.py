@@ -10,6 +10,7 @@ import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,15 +36,24 @@ Config = ESConfig | GRPOConfig
 
 
 class Stop(NamedTuple):
-    """A place on a trajectory.
+    """A place on a trajectory, at an evaluated center or between two.
 
     Attributes:
         updates: of all stages until here.
         point: the evaluated center.
+        toward: the next one, of so many updates, if the place is past `point`.
+        fraction: how far towards it: what is said of the place is interpolated.
     """
 
-    updates: int
+    updates: float
     point: Point
+    toward: Point | None = None
+    fraction: float = 0.0
+
+    def between(self, value: Callable[[Point], Any]) -> Any:
+        """A value of the place."""
+        here = value(self.point)
+        return here if self.toward is None else here + self.fraction * (value(self.toward) - here)
 
 
 class Trajectory:
@@ -68,18 +78,30 @@ class Trajectory:
         """Where it ended."""
         return self.stops[-1]
 
-    def at_updates(self, updates: int) -> Stop:
+    def at_updates(self, updates: float) -> Stop:
         """The last evaluated center of at most so many updates."""
         return [s for s in self.stops if s.updates <= updates][-1]
 
     def at_responses(self, responses: int) -> Stop:
-        """The last evaluated center that has cost at most so many responses."""
-        return [s for s in self.stops if s.point.spent.responses <= responses][-1]
+        """Where so many responses were spent."""
+        return self._crossing(lambda p: p.spent.responses, responses) or self.end
 
-    def at_gain(self, gain: float, value: "Callable[[Evaluation], float]", name: str = "held-out") -> Stop | None:
-        """The first evaluated center whose value exceeds the base's by `gain`; None if there is none."""
+    def at_gain(self, gain: float, value: Callable[[Evaluation], float], name: str = "held-out") -> Stop | None:
+        """Where the value first exceeds the base's by `gain`; None if it never does."""
         base = value(self.start.sets[name])
-        return next((s for s in self.stops if value(s.point.sets[name]) - base >= gain), None)
+        return self._crossing(lambda p: value(p.sets[name]) - base, gain)
+
+    def _crossing(self, value: Callable[[Point], float], level: float) -> Stop | None:
+        """Where a value of evaluated centers, 0 at the start, first reaches a level; None if it never does."""
+        if level <= 0:
+            return self.stops[0]
+        for before, after in pairwise(self.stops):
+            low, high = value(before.point), value(after.point)
+            if high >= level:
+                fraction = (level - low) / (high - low)
+                updates = before.updates + fraction * (after.updates - before.updates)
+                return Stop(updates, before.point, after.point, fraction)
+        return None
 
 
 def pass_at_1(evaluation: Evaluation) -> float:
@@ -98,25 +120,29 @@ GAINS = {"pass@1": pass_at_1, "greedy": greedy}
 def matched(arms: dict[str, list[Trajectory]], by: str) -> tuple[str, dict[str, list[Stop | None]]]:
     """A place on every trajectory, all with the same of what `by` names, and what that is.
 
+    Places at a number of responses or a gain lie between evaluated centers, by linear interpolation.
+
     Args:
         arms: trajectories of each method, one a seed.
         by: "updates" or "responses", as many as all have; "pass@1" or "greedy", the largest gain on held-out problems
-            that every seed reaches of every arm all of whose seeds gain anything.
+            that all seeds reach in every arm which gains MARGIN in the mean over seeds (0 if none does).
     """
     everything = [t for runs in arms.values() for t in runs]
     if by == "updates":
-        updates = min(t.end.updates for t in everything)
+        updates = min(int(t.end.updates) for t in everything)
         return f"{updates} updates", {arm: [t.at_updates(updates) for t in runs] for arm, runs in arms.items()}
     if by == "responses":
         count = min(t.end.point.spent.responses for t in everything)
         return f"{count:,} responses", {arm: [t.at_responses(count) for t in runs] for arm, runs in arms.items()}
     value = GAINS[by]
 
-    def best(t: Trajectory) -> float:
-        return max(value(s.point.sets["held-out"]) for s in t.stops) - value(t.start.sets["held-out"])
+    def gains(t: Trajectory) -> list[float]:
+        return [value(s.point.sets["held-out"]) - value(t.start.sets["held-out"]) for s in t.stops]
 
-    gains = {arm: min(best(t) for t in runs) for arm, runs in arms.items()}
-    gain = min((g for g in gains.values() if g > 0), default=0.0)
+    reached = [
+        min(max(gains(t)) for t in runs) for runs in arms.values() if np.mean([gains(t)[-1] for t in runs]) >= MARGIN
+    ]
+    gain = min(reached, default=0.0)
     return f"{by} +{gain:.3f}", {arm: [t.at_gain(gain, value) for t in runs] for arm, runs in arms.items()}
 
 
@@ -164,7 +190,7 @@ def effects(
     """
     found = {}
     for quantity, of in quantities(ks).items():
-        here = np.stack([of(s.point.sets[name]) for s in stops])
+        here = np.stack([s.between(lambda p, of=of: of(p.sets[name])) for s in stops])  # type: ignore[misc]
         base = np.stack([of(p.sets[name]) for p in starts])
         beyond = None
         if drifts is not None:

@@ -28,7 +28,8 @@ class TrainConfig:
     Attributes:
         model: "toy" (exact linear-softmax policies), "tiny-3" or "tiny-4" (small, shipped with the package), or a
             causal language model: a folder, a hub name, "demo".
-        init: a run's folder, whose last center is where this run starts; `model` is still what it began from.
+        init: a run's folder, whose last center is where this run starts; `model` is still what it began from. Take
+            another seed than that run's, or ES draws the same members and problems again.
         task: of training (esth/tasks), or "file"; the toy world has its own.
         data: the user's file, or where a benchmark's file lies.
         difficulty: of generated tasks.
@@ -84,6 +85,10 @@ class TrainConfig:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
+        for f in fields(self):  # 1 and 1.0 are one number, and one JSON
+            value = getattr(self, f.name)
+            if f.type in (float, float | None) and type(value) is int:
+                object.__setattr__(self, f.name, float(value))
         _at_least(self, problems=2, prompts=1, updates=1, seed=0, evaluate_every=0, save_every=1, workers=1, threads=1)
         _at_least(self, evaluation_prompts=2, evaluation_samples=1)
         _one_of(self, dtype=DTYPES, engine=ENGINES, evaluation_split=HELD_OUT_SPLITS)

@@ -12,6 +12,7 @@ An update has happened when its line is whole: in updates.jsonl for ES, else whe
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -142,8 +143,9 @@ class RunFolder:
         return _lines(self.path / "metrics.jsonl")
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
-        """Append a line."""
-        _append(self.path / "metrics.jsonl", line)
+        """Append a line; what was not measured (NaN) is null."""
+        known = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in line.items()}
+        _append(self.path / "metrics.jsonl", known)
 
     def keep_metrics(self, updates: int) -> None:
         """Forget lines of later updates: they will be written again."""
@@ -234,7 +236,8 @@ class RunFolder:
         """What a center after `update` updates is a function of: where the run started, its settings, its log."""
         settings = {k: v for k, v in to_json(self.config).items() if k not in RESUMABLE}
         start = {k: v for k, v in self.identity.items() if k != "versions"}
-        digest = hashlib.sha256(json.dumps([settings, start], sort_keys=True).encode())
+        told = [settings, start] if isinstance(self.config, ESConfig) else [settings, start, update]
+        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
         log = self.path / "updates.jsonl"
         if log.is_file():
             with open(log, "rb") as stream:

@@ -26,6 +26,7 @@ from esth.training.compare import (
     effects,
     learned,
     matched,
+    pass_at_1,
     random_drift,
     run_arm,
 )
@@ -98,14 +99,14 @@ def _row(
     sets = list(starts[0].sets)
     return {
         "seeds": len(stops),
-        "updates": [s.updates for s in stops],
-        "responses": [s.point.spent.responses for s in stops],
-        "tokens": [s.point.spent.tokens for s in stops],
-        "backward_passes": [s.point.spent.backward_passes for s in stops],
-        "seconds": [round(s.point.seconds, 1) for s in stops],
+        "updates": [round(s.updates, 1) for s in stops],
+        "responses": [round(s.between(lambda p: p.spent.responses)) for s in stops],
+        "tokens": [round(s.between(lambda p: p.spent.tokens)) for s in stops],
+        "backward_passes": [round(s.between(lambda p: p.spent.backward_passes)) for s in stops],
+        "seconds": [round(s.between(lambda p: p.seconds), 1) for s in stops],
         "peak_memory": [s.point.peak_memory for s in stops],
-        "drift": [s.point.drift for s in stops],
-        "pass@1 of each seed": [float(s.point.sets["held-out"].per_prompt(1).mean()) for s in stops],
+        "drift": [s.between(lambda p: p.drift) for s in stops],
+        "pass@1 of each seed": [float(s.between(lambda p: pass_at_1(p.sets["held-out"]))) for s in stops],
         "effects": {name: _plain(effects(stops, starts, name, ks, drifts)) for name in sets},
     }
 

@@ -154,7 +154,7 @@ class TinyWorld(DifferentiableWorld):
             self.training.judged(said, problems[None])[0],
             float(said.entropy.sum()) / tokens,
             float(said.truncated.double().mean()),
-            Spent(said.lengths.numel(), tokens, said.lengths.numel(), 0),
+            Spent(said.lengths.numel(), tokens, 2 * said.lengths.numel(), 0),  # drawn, and scored
         )
 
     def log_probabilities(self, responses: Responses, parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
