@@ -4,6 +4,7 @@
 `figure` show these. Nothing here knows a world: the toy world's evaluations are exact, the others' are samples.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import numpy as np
 from esth import plots
 from esth._files import write_text
 from esth.check import rich_safe
-from esth.diversity import write_json
 from esth.diversity.sampling import versions
 from esth.training.compare import (
     DRAWS,
@@ -113,7 +113,7 @@ def _row(
 
 def _plain(found: dict[str, Effect]) -> dict[str, Any]:
     return {
-        quantity: {field: None if x is None else [float(v) for v in x] for field, x in effect._asdict().items()}
+        quantity: {f: None if x is None else [round(float(v), 6) for v in x] for f, x in effect._asdict().items()}
         for quantity, effect in found.items()
     }
 
@@ -139,7 +139,7 @@ def _curve(trajectories: Sequence[Trajectory], ks: Sequence[int]) -> list[dict[s
 
 def write_study(found: dict[str, Any], out: Path, title: str, shown: Sequence[str]) -> None:
     """study.json, table.txt, training.png, and the tables on the terminal."""
-    write_json(out / "study.json", found)
+    write_text(out / "study.json", json.dumps(found, ensure_ascii=False) + "\n")
     from rich.console import Console
 
     console = Console(width=200, record=True)
@@ -210,7 +210,6 @@ def figure(found: dict[str, Any], title: str, shown: Sequence[str]) -> Any:
                 fmt=plots.MARKERS[style], color=plots.COLOURS[style], markerfacecolor="white", capsize=2, markersize=5,
             )  # fmt: skip
         plots.label(ax, f"{quantity}, held out", "updates", f"{quantity}{unit}")
-        plots.legend(ax)
     _trade(axes[4], found, shown, wide)
     _against_drift(axes[5], found, shown)
     return fig
@@ -247,4 +246,3 @@ def _against_drift(ax: Any, found: dict[str, Any], shown: Sequence[str]) -> None
     plots.level(ax, 0.0, name="base")
     plots.label(ax, "ends; hollow: random drift of the same norm", "k", "gain in pass@k", log="x")
     plots.ticks(ax, [int(q.removeprefix("pass@")) for q in names])
-    plots.legend(ax)
