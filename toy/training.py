@@ -84,7 +84,7 @@ def _run(arguments: list[str]) -> int:
     found["updates"] = drift_and_noise()
     write_study(found, options.out / "toy", "toy", [arm.name for arm in COMPARED])
     Console(width=160).print(updates_table(found["updates"]))
-    fig, (a,) = plots.figure("Updates of ES at θ₀: what is drift, what is noise", 1)
+    fig, (a,) = plots.figure("Updates of ES at θ₀: drift and noise", 1, columns=1)
     _plot_updates(a, found["updates"])
     plots.save(fig, options.out / "toy" / "updates.png")
     return 0
