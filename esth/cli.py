@@ -62,7 +62,7 @@ def _run(arguments: list[str]) -> int:
     command, method = (*arguments, "", "")[:2]
     settings = _settings(command, method)
     if settings is not None:
-        arguments = [spelled(a, settings) for a in arguments]
+        arguments = _listed([spelled(a, settings) for a in arguments])
         _check_options(arguments, [f.name for f in fields(settings)] + OWN_OPTIONS[command])
     parser = _parser(method if command == "train" else command, _defaults(command, method, arguments))
     options = parser.parse_args(arguments)
@@ -112,6 +112,18 @@ def _given(option: str, arguments: Sequence[str]) -> str | None:
     values = [b for a, b in pairwise(arguments) if a == option]
     values += [a.partition("=")[2] for a in arguments if a.startswith(f"{option}=")]
     return values[-1] if values else None
+
+
+def _listed(arguments: list[str]) -> list[str]:
+    """Values of options that take a list, as one: --k 5 and --held_out chain:4,arithmetic."""
+    found, lists = [], ("--k", "--held_out")
+    for before, argument in pairwise(["", *arguments]):
+        name, equals, value = argument.partition("=")
+        given, head = (value, f"{name}=") if equals and name in lists else (argument, "")
+        if (head or before in lists) and not given.startswith(("[", "--")) and given != "null":
+            argument = f"{head}[{given}]"
+        found.append(argument)
+    return found
 
 
 def spelled(argument: str, settings: type[Any]) -> str:
@@ -294,6 +306,8 @@ def _evaluate(options: Any) -> int:
     from esth.training.evaluation import save, table
 
     config = EvaluationConfig(**{f.name: getattr(options, f.name) for f in fields(EvaluationConfig)})
+    if options.out is not None and (options.out.is_dir() or any(p.is_file() for p in options.out.parents)):
+        raise InputError(f"--out {options.out} must be a file in a folder")
     with progress_bars() as progress:
         found = evaluate(
             options.model,

@@ -348,7 +348,7 @@ def test_a_run_is_evaluated_at_its_last_center_beside_its_base(run: Path, model:
     center = load_engine(load_checkpoint(run / "checkpoints" / "000001"), device="cpu")
     start = load_engine(load_checkpoint(model), device="cpu")
     task = load_task("arithmetic", split="test", n=12, max_tokens=5)
-    seed = hashed(0, "evaluation", "arithmetic")
+    seed = hashed("evaluation", 0)
     for engine, e in ((center, found.model[0]), (start, found.base[0])):
         expected = evaluate_workers(Local(engine), task, 8, Sampling(0.9, 5), seed, "arithmetic")  # the run's policy
         assert e.to_dict() == expected.to_dict()

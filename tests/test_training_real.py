@@ -238,10 +238,10 @@ def test_evaluations_are_of_the_center_and_their_own_numbers(world: RealWorld) -
 
 def test_held_out_sets_come_by_name(folder: Path, data: Path) -> None:
     config = config_of(
-        folder, data, evaluation_data=str(data), held_out=["arithmetic:1+", "countdown"], evaluation_prompts=3
+        folder, data, evaluation_data=str(data), held_out=["arithmetic:1+", "chain"], evaluation_prompts=3
     )
     world = RealWorld(config)
-    assert list(world.evaluated) == ["train", "held-out", "arithmetic:1+", "countdown"]
+    assert list(world.evaluated) == ["train", "held-out", "arithmetic:1+", "chain"]
     assert world.evaluated["arithmetic:1+"].task.max_tokens == 16
 
 

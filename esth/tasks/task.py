@@ -73,4 +73,8 @@ def encode(tokenizer: Any, problem: Problem, *, system: str | None = None, **tem
     """Token ids of `render(...)`, with the special tokens of a prompt exactly once."""
     text = render(tokenizer, problem, system=system, **template)
     plain = getattr(tokenizer, "chat_template", None) is None
-    return list(tokenizer(text, add_special_tokens=plain)["input_ids"])
+    try:
+        return list(tokenizer(text, add_special_tokens=plain)["input_ids"])
+    except Exception as error:  # a tokenizer of characters fails at those it does not know
+        reason = (str(error).splitlines() or ["no reason given"])[0]
+        raise InputError(f"the tokenizer cannot read the problem {text[:40]!r}: {reason}") from error

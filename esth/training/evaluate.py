@@ -5,7 +5,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from esth.diversity.sampling import Progress, quiet
 from esth.errors import InputError
@@ -22,6 +22,9 @@ from esth.training.folder import RunFolder
 from esth.training.problem_sets import TASK_SEED
 from esth.training.run import last_center, rebuild
 
+PROMPTS = 128
+"""Problems of a task, where nothing else is said and it has so many."""
+
 
 @dataclass(frozen=True)
 class EvaluationConfig:
@@ -37,7 +40,7 @@ class EvaluationConfig:
         verifier: in place of the task's own.
         split: train, validation, test or all, as far as the task has it.
         held_out: further tasks, as NAME or NAME:DIFFICULTY, their test split.
-        prompts: problems of each task: those of a run that evaluates as many.
+        prompts: problems of each task, the first of its split; if none, 128, or all where there are fewer.
         samples: responses to each.
         temperature: of the policy; if none, of the run that is evaluated, else 1.
         max_tokens: a response is cut there; the task's own limit if none.
@@ -57,7 +60,7 @@ class EvaluationConfig:
     verifier: str | None = None
     split: str = "test"
     held_out: list[str] | None = None
-    prompts: int = 128
+    prompts: int | None = None
     samples: int = 32
     temperature: float | None = None
     max_tokens: int | None = None
@@ -70,7 +73,7 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         for name, least in {"prompts": 2, "samples": 1, "seed": 0, "workers": 1, "threads": 1}.items():
-            if getattr(self, name) < least:
+            if getattr(self, name) is not None and getattr(self, name) < least:
                 raise InputError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.dtype not in DTYPES:
             raise InputError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
@@ -86,11 +89,9 @@ class EvaluationConfig:
         """The problems of each task, by its name."""
         assert self.task is not None
         found = {
-            _label(self.task, self.difficulty): load_task(
+            _label(self.task, self.difficulty): self._first(
                 self.task,
                 split="all" if self.task == "file" else self.split,
-                n=self.prompts,
-                seed=TASK_SEED,
                 difficulty=self.difficulty,
                 data=self.data,
                 question=self.question,
@@ -103,8 +104,13 @@ class EvaluationConfig:
             if name in found:
                 raise InputError(f"held_out names {name!r}, which is evaluated already")
             task, _, level = name.partition(":")
-            found[name] = load_task(task, split="test", n=self.prompts, seed=TASK_SEED, difficulty=level or None)
+            found[name] = self._first(task, split="test", difficulty=level or None)
         return found
+
+    def _first(self, task: str, **options: Any) -> Task:
+        """As many problems as are asked for, or up to PROMPTS."""
+        found = load_task(task, n=self.prompts, seed=TASK_SEED, **options)
+        return found if self.prompts is not None else replace(found, problems=found.problems[:PROMPTS])
 
 
 class Evaluated(NamedTuple):
@@ -137,7 +143,6 @@ def evaluate(
     config = _complete(config or EvaluationConfig(), model)
     check_engine(config.engine)
     places = [_weights(name) for name in (model, base) if name is not None]
-    tasks = config.tasks()
     with tempfile.TemporaryDirectory() as scratch:
         if update is not None:
             run = run_of(model)
@@ -145,8 +150,9 @@ def evaluate(
                 raise InputError(f"{model} is no run: only a run has a center after {update} updates")
             places[0] = str(Path(scratch) / "center")
             rebuild(run, update, Path(places[0]))
-        # All of them before one is evaluated: a mistake should not cost what it takes.
+        # All of them, and the tasks, before one is evaluated: a mistake should not cost what it takes.
         checkpoints = [load_checkpoint(place, trust_remote_code=trust_remote_code) for place in places]
+        tasks = config.tasks()
         found = [_evaluate(checkpoint, config, tasks, progress) for checkpoint in checkpoints]
     return Evaluated(found[0], found[1] if base is not None else None)
 
@@ -163,7 +169,7 @@ def _evaluate(
                 task,
                 config.samples,
                 Sampling(config.temperature or 1.0, task.max_tokens),
-                hashed(config.seed, "evaluation", name),
+                hashed("evaluation", config.seed),
                 name,
                 partial(progress, f"{checkpoint.name}: {name}"),
             )

@@ -275,13 +275,17 @@ def quantities(
 
 
 def table(
-    evaluations: Sequence[Evaluation], base: Sequence[Evaluation] | None = None, ks: Sequence[int] | None = None
+    evaluations: Sequence[Evaluation],
+    base: Sequence[Evaluation] | None = None,
+    ks: Sequence[int] | None = None,
+    against: str = "the base's",
 ) -> Any:
     """A rich table: each evaluation's quantities with intervals, and their paired differences from the base's.
 
     Args:
         base: evaluations of the base; those of the same name are compared.
         ks: of pass@k, as `quantities`.
+        against: what the differences are called.
 
     Raises:
         InputError: as `quantities`.
@@ -291,7 +295,7 @@ def table(
     bases = {b.name: b for b in base or ()}
     out = Table(title_justify="left")
     out.add_column("problems")
-    for column in (f"value [{CONFIDENCE:.0%}]", *([f"less the base's [{CONFIDENCE:.0%}]"] if bases else [])):
+    for column in (f"value [{CONFIDENCE:.0%}]", *([f"less {against} [{CONFIDENCE:.0%}]"] if bases else [])):
         out.add_column(rich_safe(column), no_wrap=True)
     for e in evaluations:
         kind = f"{e.samples} responses" if e.samples else "exact"

@@ -22,6 +22,7 @@ from typing import Any
 
 from esth._files import hold, write_text
 from esth.errors import InputError
+from esth.models.checkpoint import fingerprint, read_tensors
 from esth.noise import Member
 from esth.training.config import ESConfig, GRPOConfig, from_json, read_object, to_json
 from esth.training.evaluation import Evaluation
@@ -109,7 +110,10 @@ class RunFolder:
             k for k in identity.keys() | stored.keys() if identity.get(k) != stored.get(k) and k != "versions"
         )
         if other:
-            raise InputError(f"{self.path} holds a run that started from another {other[0]}: name another folder")
+            since = " (or that run has gone on since)" if other[0] == "init" else ""
+            raise InputError(
+                f"{self.path} holds a run that started from another {other[0]}{since}: name another folder"
+            )
         if self.config != config:
             write_text(self.path / "config.json", _pretty(to_json(config)))
         for name in ("metrics.jsonl", "updates.jsonl"):
@@ -208,8 +212,10 @@ class RunFolder:
         """
         folder = self.path / "checkpoints" / f"{update:06d}"
         found = read_object(folder / "run.json")
-        if found != {"update": update, "log": self.digest(update)}:
+        if found.get("update") != update or found.get("log") != self.digest(update):
             raise InputError(f"{folder} does not belong to this run: its log of updates is another")
+        if found.get("weights") != fingerprint(read_tensors(folder)):
+            raise InputError(f"{folder} does not hold the weights that this run saved there")
         return folder
 
     def save(self, update: int, write: Callable[[Path], None]) -> None:
@@ -219,7 +225,10 @@ class RunFolder:
         try:
             half.parent.mkdir(parents=True, exist_ok=True)
             write(half)
-            write_text(half / "run.json", json.dumps({"update": update, "log": self.digest(update)}))
+            weights = fingerprint(read_tensors(half))
+            write_text(
+                half / "run.json", json.dumps({"update": update, "log": self.digest(update), "weights": weights})
+            )
             if folder.exists():
                 shutil.rmtree(folder)
             os.replace(half, folder)

@@ -102,7 +102,7 @@ class RealWorld(World):
                 problems.task,
                 samples,
                 Sampling(self.temperature, problems.task.max_tokens),
-                hashed(seed, "evaluation", name),
+                seed,
                 name,
                 prompts=problems.prompts,
             )

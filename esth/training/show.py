@@ -62,6 +62,7 @@ def said(metrics: dict[str, Any]) -> str:
         f"reward {metrics['reward']:.3f}"
         + (f", entropy {entropy:.3f}" if known else "")
         + f", {metrics['tokens'] / max(metrics['seconds'], 1e-9):,.0f} tokens/s"
+        + (f" ({metrics['note']})" if "note" in metrics else "")
     )
 
 
@@ -71,7 +72,12 @@ def show_run(run: RunFolder, console: Console | None = None) -> None:
 
     console = console or _console()
     start, *_, end = [*run.points()[:1], *run.points()]
-    console.print(table(list(end.sets.values()), list(start.sets.values())))
+    console.print(table(list(end.sets.values()), list(start.sets.values()), against="the start's"))
+    zero = sum("note" in line for line in run.metrics())
+    if zero > 0:
+        console.print(
+            f"{zero} of {len(run.metrics())} updates were zero: all members earned the same (a larger sigma?)"
+        )
     spent = end.spent
     console.print(
         f"{end.update} updates · relative drift {end.drift:.3g} · "

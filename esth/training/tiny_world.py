@@ -167,10 +167,7 @@ class _Set:
     """A task's problems as one block of prompts, int64 [P, L], and its verifier."""
 
     def __init__(self, model: BatchedLlama, task: Task) -> None:
-        try:
-            encoded = [encode(model.checkpoint.tokenizer, problem) for problem in task.problems]
-        except Exception:  # a tokenizer of characters alone fails at others
-            encoded = [[], [0]]
+        encoded = [encode(model.checkpoint.tokenizer, problem) for problem in task.problems]
         if len({len(tokens) for tokens in encoded}) > 1:
             example = task.problems[0].prompt[:40]
             raise InputError(f"task {task.name}: a tiny model reads chains, all of one length, not {example!r}")
