@@ -2,7 +2,6 @@
 
 import json
 import math
-import multiprocessing
 import shutil
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from esth.noise import parameter_noise
 from esth.training import ESConfig, GRPOConfig, RunFolder, last_center, rebuild, train
 from esth.training.config import from_json, read_config, to_json
 from esth.training.memory import peak_memory
+from tests.killing import killed
 
 SMALL: dict[str, Any] = {
     "model": "tiny-3",
@@ -192,25 +192,6 @@ def test_a_run_starts_from_another(undisturbed: dict[str, RunFolder], tmp_path: 
 # Killed
 
 
-def _attempt(config: Any, folder: Path, new_lines: int, delay: float) -> bool:
-    """Run in a process of its own; kill it `delay` seconds after so many new metrics. Whether it was still running."""
-    metrics = folder / "metrics.jsonl"
-
-    def lines() -> int:
-        return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-
-    child = multiprocessing.get_context("fork").Process(target=train, args=(config, folder))
-    child.start()
-    before = lines()
-    while child.is_alive() and lines() < before + new_lines:
-        time.sleep(0.002)
-    time.sleep(delay)
-    alive = child.is_alive()
-    child.kill()
-    child.join()
-    return alive
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(CONFIGS))
 def test_killed_anywhere_it_ends_in_the_same_weights(
@@ -219,7 +200,7 @@ def test_killed_anywhere_it_ends_in_the_same_weights(
     config, folder, rng = CONFIGS[name], tmp_path / "run", np.random.default_rng(7)
     kills = 0
     while kills < 12:
-        kills += _attempt(config, folder, int(rng.integers(0, 3)), float(rng.uniform(0, 0.25)))
+        kills += killed(config, folder, int(rng.integers(0, 3)), float(rng.uniform(0, 0.25)))
         if RunFolder(folder).checkpoints() == [30]:  # over before it could be killed so often: once more
             shutil.rmtree(folder)
     run = train(config, folder)
@@ -235,7 +216,14 @@ def test_killed_anywhere_it_ends_in_the_same_weights(
 def test_the_command_goes_on_after_kill_and_interruption(undisturbed: dict[str, RunFolder], tmp_path: Path) -> None:
     file = tmp_path / "es.json"
     file.write_text(json.dumps(to_json(ES)))
-    command = [sys.executable, "-m", "esth.cli", "train", "es", "--config", str(file), "--out", str(tmp_path / "run")]
+    # Where the tests run in the background, interruptions are ignored, and Python would go along with that.
+    code = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from esth.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-c", code, "train", "es", "--config", str(file), "--out", str(tmp_path / "run")]
     metrics = tmp_path / "run" / "metrics.jsonl"
     for number, (number_of_lines, sent) in enumerate([(2, signal.SIGKILL), (5, signal.SIGINT)]):
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

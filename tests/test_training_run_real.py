@@ -1,7 +1,5 @@
 """Runs of a language model in engines: ES as in the tiny world, GRPO by TRL; killed, resumed, one after the other."""
 
-import multiprocessing
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from safetensors.torch import load_file
 from esth.errors import InputError
 from esth.models.checkpoint import SHIPPED
 from esth.training import ESConfig, GRPOConfig, RunFolder, last_center, rebuild, train
+from tests.killing import killed
 
 SMALL: dict[str, Any] = {
     "model": str(SHIPPED["tiny-3"]),  # a folder: to be held by an engine
@@ -50,23 +49,12 @@ def test_engines_and_the_one_batch_make_the_same_run(tmp_path: Path) -> None:
     assert equal(weights(tmp_path / "again"), weights(last_center(engines)))
 
 
-def killed(config: Any, folder: Path, lines: int) -> None:
-    """Run in a process of its own, killed after so many lines of metrics."""
-    metrics = folder / "metrics.jsonl"
-    child = multiprocessing.get_context("fork").Process(target=train, args=(config, folder))
-    child.start()
-    while child.is_alive() and not (metrics.exists() and metrics.read_bytes().count(b"\n") >= lines):
-        time.sleep(0.002)
-    child.kill()
-    child.join()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [ES, GRPO], ids=["es", "grpo"])
 def test_a_killed_run_goes_on(config: Any, tmp_path: Path) -> None:
     straight = train(config, tmp_path / "straight")
-    for lines in (1, 2, 3):
-        killed(config, tmp_path / "run", lines)
+    for _ in range(3):
+        killed(config, tmp_path / "run", 1)
     run = train(config, tmp_path / "run")
     assert equal(weights(last_center(run)), weights(last_center(straight)))
     assert [line["update"] for line in run.metrics()] == [1, 2, 3, 4]
