@@ -1,10 +1,10 @@
 """Training: evolution strategies and GRPO in three worlds, with one configuration, budget and run folder.
 
-    from pathlib import Path
+from pathlib import Path
 
-    from esth.training import ESConfig, train
+from esth.training import ESConfig, train
 
-    run = train(ESConfig(model="tiny-3", sigma=0.01), Path("run"))
+run = train(ESConfig(model="tiny-3", sigma=0.01), Path("run"))
 """
 
 from esth.training.config import ESConfig, GRPOConfig, TrainConfig, read_config
