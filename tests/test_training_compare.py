@@ -176,7 +176,7 @@ def test_a_study_from_runs_to_tables(tmp_path: Path) -> None:
     gains = found["ends"]["GRPO"]["effects"]["held-out"]["pass@1"]["gain"]
     ends = [t.end.point.sets["held-out"].per_prompt(1) for t in runs["GRPO"]]
     start = runs["GRPO"][0].start.sets["held-out"].per_prompt(1)
-    assert gains[0] == pytest.approx(np.mean(ends) - start.mean())
+    assert gains[0] == pytest.approx(np.mean(ends) - start.mean(), abs=1e-6)
     assert found["ends"]["ES"]["responses"] == [6 * 16 * 20] * 2
     console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     for table in tables(found, "toy"):

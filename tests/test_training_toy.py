@@ -70,7 +70,7 @@ def test_the_world_is_one_draw():
     assert world(evaluation_prompts=5).identity != few.identity
     every = np.concatenate([many.training.features, many.held_out.features]).reshape(44, -1)
     assert len(np.unique(every, axis=0)) == 44
-    with pytest.raises(InputError, match="2 training problems or more"):
+    with pytest.raises(InputError, match="problems must be at least 2"):
         world(problems=1, prompts=1)
 
 

@@ -112,16 +112,11 @@ class ToyWorld:
         training: the prompts trained on.
         held_out: those that are not.
         temperature: of the policy.
-
-    Raises:
-        InputError: fewer than 2 training problems.
     """
 
     max_tokens = 1
 
     def __init__(self, config: TrainConfig) -> None:
-        if config.problems < 2:
-            raise InputError(f"the toy world is evaluated on 2 training problems or more, not {config.problems}")
         self.training, self.held_out = draw("train", config.problems), draw("held-out", config.evaluation_prompts)
         self.temperature, self.n_problems = config.temperature, config.problems
         self._start = torch.from_numpy(start())
