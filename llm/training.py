@@ -9,16 +9,15 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser
 
 from esth.cli import run
-from esth.errors import InputError, require
+from esth.errors import InputError
 from esth.training import ESConfig, GRPOConfig
 from esth.training.compare import Arm, Config
-from esth.training.study import results, run_study, write_study
+from esth.training.study import results, run_study, study_options, write_study
 
 KS = (1, 2, 4, 8, 16, 32)
 
@@ -92,13 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     parser = ArgumentParser(prog="python -m llm.training", description=__doc__, exit_on_error=False)
     parser.add_argument("--model", default="tiny-3", help="whose settings: tiny-3")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each method, at least 2")
-    parser.add_argument("--runs", type=Path, default=Path("esth-training"), help="folder of the runs")
-    parser.add_argument("--out", type=Path, default=Path("results/training"), help="folder of the results")
-    options = parser.parse_args(arguments)
-    if options.seeds < 2:
-        raise InputError(f"seeds must be at least 2, for an interval, not {options.seeds}")
-    require("matplotlib", "plot")
+    options = study_options(parser, arguments, seeds=3)
     chosen = plans(options.model)
     arms = (*chosen.compared, *chosen.ablations)
     runs = run_study(arms, range(options.seeds), options.runs / options.model, _Said())

@@ -7,7 +7,6 @@ the largest pass@1 on training prompts after 100 updates of seed 100 (docs/train
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,9 @@ from rich.table import Table
 
 from esth import plots
 from esth.cli import run
-from esth.errors import InputError, require
 from esth.training import ESConfig, GRPOConfig
 from esth.training.compare import Arm
-from esth.training.study import Watch, results, run_study, write_study
+from esth.training.study import Watch, results, run_study, study_options, write_study
 from esth.training.toy_expected import (
     es_updates,
     expected_es_update,
@@ -71,13 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     parser = ArgumentParser(prog="python -m toy.training", description=__doc__, exit_on_error=False)
-    parser.add_argument("--seeds", type=int, default=10, help="runs of each method, at least 2")
-    parser.add_argument("--runs", type=Path, default=Path("esth-training"), help="folder of the runs")
-    parser.add_argument("--out", type=Path, default=Path("results/training"), help="folder of the results")
-    options = parser.parse_args(arguments)
-    if options.seeds < 2:
-        raise InputError(f"seeds must be at least 2, for an interval, not {options.seeds}")
-    require("matplotlib", "plot")
+    options = study_options(parser, arguments, seeds=10)
     arms = (*COMPARED, *EXACT)
     runs = run_study(arms, range(options.seeds), options.runs / "toy", _silent)
     found = results(arms, runs, KS, [arm.name for arm in COMPARED])

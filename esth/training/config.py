@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+from esth.diversity.config import DTYPES, check_least
 from esth.errors import InputError
 from esth.noise import check_family
 
@@ -15,7 +16,6 @@ NORMALIZATIONS = ("zscore", "ranks", "none")
 FITNESS = ("greedy", "sampled", "expected")
 SCALE_REWARDS = ("group", "batch", "none")
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo")
-DTYPES = ("float32", "bfloat16", "float16")
 ENGINES = ("transformers", "vllm", "batched")
 HELD_OUT_SPLITS = ("test", "validation")
 NOT_TOY = ("task", "data", "difficulty", "verifier", "max_tokens", "evaluation_split", "evaluation_data", "held_out")
@@ -89,15 +89,17 @@ class TrainConfig:
             value = getattr(self, f.name)
             if f.type in (float, float | None) and type(value) is int:
                 object.__setattr__(self, f.name, float(value))
-        _at_least(self, problems=2, prompts=1, updates=1, seed=0, evaluate_every=0, save_every=1, workers=1, threads=1)
-        _at_least(self, evaluation_prompts=2, evaluation_samples=1)
+        check_least(
+            self, problems=2, prompts=1, updates=1, seed=0, evaluate_every=0, save_every=1, workers=1, threads=1
+        )
+        check_least(self, evaluation_prompts=2, evaluation_samples=1)
         _one_of(self, dtype=DTYPES, engine=ENGINES, evaluation_split=HELD_OUT_SPLITS)
         if self.prompts > self.problems:
             raise InputError(f"prompts = {self.prompts} of an update are more than the {self.problems} problems")
         if not 1e-6 <= self.temperature < math.inf:
             raise InputError(f"temperature must be finite and at least 1e-6, not {self.temperature}")
         if self.max_tokens is not None:
-            _at_least(self, max_tokens=1)
+            check_least(self, max_tokens=1)
         if self.world != "real" and (self.workers > 1 or self.engine == "vllm" or self.dtype != "float32"):
             raise InputError(f"{self.model} runs as one float32 batch: engine, workers and dtype are for larger models")
         unread = next((f.name for f in fields(self) if f.name in NOT_TOY and getattr(self, f.name) != f.default), None)
@@ -147,7 +149,7 @@ class ESConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least(self, population=2, samples=1, rank=1)
+        check_least(self, population=2, samples=1, rank=1)
         _positive(self, sigma=self.sigma, alpha=self.step)
         _one_of(self, normalization=NORMALIZATIONS, fitness=FITNESS)
         check_family(self.family)
@@ -210,7 +212,7 @@ class GRPOConfig(TrainConfig):
             raise InputError(
                 f"num_generations must be at least 2, not {self.num_generations}: a group of 1 has no spread"
             )
-        _at_least(self, num_iterations=1)
+        check_least(self, num_iterations=1)
         _positive(self, learning_rate=self.learning_rate, max_grad_norm=self.max_grad_norm, epsilon=self.epsilon)
         _positive(self, epsilon_high=self.upper)
         for name in ("weight_decay", "beta"):
@@ -311,12 +313,6 @@ def _fits(value: Any, kind: Any) -> bool:
 
 def _words(kind: Any) -> str:
     return str(getattr(kind, "__name__", kind)).replace(" | None", " or null")
-
-
-def _at_least(config: TrainConfig, **least: int) -> None:
-    for name, value in least.items():
-        if getattr(config, name) < value:
-            raise InputError(f"{name} must be at least {value}, not {getattr(config, name)}")
 
 
 def _positive(config: TrainConfig, **values: float) -> None:

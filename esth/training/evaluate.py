@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from esth.diversity.config import DTYPES, check_least
 from esth.diversity.sampling import Progress, quiet
 from esth.errors import InputError
 from esth.models import check_engine
@@ -16,7 +17,7 @@ from esth.models.workers import load_workers
 from esth.noise import hashed
 from esth.tasks import load_task
 from esth.tasks.task import Task
-from esth.training.config import DTYPES, ESConfig, GRPOConfig
+from esth.training.config import ESConfig, GRPOConfig
 from esth.training.evaluation import Evaluation, evaluate_workers
 from esth.training.folder import RunFolder
 from esth.training.problem_sets import TASK_SEED
@@ -72,9 +73,9 @@ class EvaluationConfig:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        for name, least in {"prompts": 2, "samples": 1, "seed": 0, "workers": 1, "threads": 1}.items():
-            if getattr(self, name) is not None and getattr(self, name) < least:
-                raise InputError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        check_least(self, samples=1, seed=0, workers=1, threads=1)
+        if self.prompts is not None:
+            check_least(self, prompts=2)
         if self.dtype not in DTYPES:
             raise InputError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
         if self.temperature is not None and not 1e-6 <= self.temperature < math.inf:

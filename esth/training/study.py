@@ -15,6 +15,7 @@ from esth import plots
 from esth._files import write_text
 from esth.check import rich_safe
 from esth.diversity.sampling import versions
+from esth.errors import InputError, require
 from esth.training.compare import (
     DRAWS,
     GAINS,
@@ -37,6 +38,23 @@ MATCHED = ("updates", "responses", *GAINS)
 SHOWN = ("pass@1", "pass@16", "pass@32", "greedy", "entropy")
 
 Watch = Callable[[str, int, dict[str, Any]], None]
+
+
+def study_options(parser: Any, arguments: Sequence[str], seeds: int) -> Any:
+    """The options of a study's command: how many seeds (by default `seeds`), where runs and results are.
+
+    Raises:
+        InputError: fewer than 2 seeds.
+        MissingExtra: no matplotlib, which would be noticed after the runs.
+    """
+    parser.add_argument("--seeds", type=int, default=seeds, help="runs of each method, at least 2")
+    parser.add_argument("--runs", type=Path, default=Path("esth-training"), help="folder of the runs")
+    parser.add_argument("--out", type=Path, default=Path("results/training"), help="folder of the results")
+    options = parser.parse_args(arguments)
+    if options.seeds < 2:
+        raise InputError(f"seeds must be at least 2, for an interval, not {options.seeds}")
+    require("matplotlib", "plot")
+    return options
 
 
 def run_study(arms: Sequence[Arm], seeds: Sequence[int], folder: Path, watch: Watch) -> dict[str, list[Trajectory]]:

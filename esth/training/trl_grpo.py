@@ -35,6 +35,7 @@ from esth.models.transformers_engine import TransformersEngine
 from esth.noise import hashed
 from esth.tasks.task import Task
 from esth.training.config import GRPOConfig
+from esth.training.worlds import problem_batches
 
 datasets = require("datasets", "llm")
 torch = require("torch", "llm")
@@ -191,12 +192,9 @@ def max_tokens(config: GRPOConfig, task: Task) -> int:
 
 def dataset(config: GRPOConfig, task: Task) -> Any:
     """The prompts of all updates in their order, in memory: those that ES reads too with this seed."""
-    problems = np.concatenate([_problems(config, len(task), t) for t in range(1, config.updates + 1)])
+    numbers = range(1, config.updates + 1)
+    problems = np.concatenate([problem_batches(len(task), config.prompts, config.seed, t)[0] for t in numbers])
     return datasets.Dataset.from_dict({"prompt": [task.problems[i].prompt for i in problems], "problem": problems})
-
-
-def _problems(config: GRPOConfig, n: int, t: int) -> Any:
-    return np.random.default_rng(hashed(config.seed, "problems", t)).choice(n, config.prompts, replace=False)
 
 
 class Trainer(trl.GRPOTrainer):  # type: ignore[name-defined]
