@@ -56,6 +56,15 @@ def measured(
     )  # fmt: skip
 
 
+def interval(ax: Any, x: ArrayLike, values: ArrayLike, *, style: int = 0, name: str = "") -> None:
+    """Points with intervals of their own: values [n, 3], each (value, lower, upper)."""
+    value, lower, upper = np.asarray(values, dtype=np.float64).T
+    ax.errorbar(
+        x, value, yerr=[value - lower, upper - value], fmt=MARKERS[style], color=COLOURS[style], markersize=5,
+        capsize=2, linewidth=1, markerfacecolor="white", markeredgewidth=1.1, label=name or None, zorder=3,
+    )  # fmt: skip
+
+
 def predicted(ax: Any, x: ArrayLike, y: ArrayLike, *, style: int = 0, name: str = "") -> None:
     """A line of predicted values."""
     ax.plot(x, y, linestyle=DASHES[style], color=COLOURS[style], linewidth=1.3, label=name or None, zorder=2)

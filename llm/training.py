@@ -6,7 +6,6 @@ evaluation here is on the test split.
 """
 
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +16,7 @@ from esth.cli import run
 from esth.errors import InputError
 from esth.training import ESConfig, GRPOConfig
 from esth.training.compare import Arm, Config
-from esth.training.study import results, run_study, study_options, write_study
+from esth.training.study import Said, results, run_study, study_options, write_study
 
 KS = (1, 2, 4, 8, 16, 32)
 
@@ -94,23 +93,11 @@ def _run(arguments: list[str]) -> int:
     options = study_options(parser, arguments, seeds=3)
     chosen = plans(options.model)
     arms = (*chosen.compared, *chosen.ablations)
-    runs = run_study(arms, range(options.seeds), options.runs / options.model, _Said())
+    runs = run_study(arms, range(options.seeds), options.runs / options.model, Said())
     found = results(arms, runs, KS, [arm.name for arm in chosen.compared])
     drawn = [arm.name for arm in chosen.compared if arm.name != "ES, GRPO's batch"]
     write_study(found, options.out / options.model, options.model, drawn)
     return 0
-
-
-class _Said:
-    """A line every half minute."""
-
-    def __init__(self) -> None:
-        self.last = time.monotonic()
-
-    def __call__(self, told: str, update: int, metrics: dict[str, Any]) -> None:
-        if time.monotonic() - self.last > 30:
-            self.last = time.monotonic()
-            print(f"{told}: update {update}, reward {metrics['reward']:.3f}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

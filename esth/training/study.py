@@ -5,6 +5,8 @@
 """
 
 import json
+import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,8 +42,8 @@ SHOWN = ("pass@1", "pass@16", "pass@32", "greedy", "entropy")
 Watch = Callable[[str, int, dict[str, Any]], None]
 
 
-def study_options(parser: Any, arguments: Sequence[str], seeds: int) -> Any:
-    """The options of a study's command: how many seeds (by default `seeds`), where runs and results are.
+def study_options(parser: Any, arguments: Sequence[str], seeds: int, out: Path = Path("results/training")) -> Any:
+    """The options of a study's command: how many seeds, where runs and results are, with these defaults.
 
     Raises:
         InputError: fewer than 2 seeds.
@@ -49,7 +51,7 @@ def study_options(parser: Any, arguments: Sequence[str], seeds: int) -> Any:
     """
     parser.add_argument("--seeds", type=int, default=seeds, help="runs of each method, at least 2")
     parser.add_argument("--runs", type=Path, default=Path("esth-training"), help="folder of the runs")
-    parser.add_argument("--out", type=Path, default=Path("results/training"), help="folder of the results")
+    parser.add_argument("--out", type=Path, default=out, help="folder of the results")
     options = parser.parse_args(arguments)
     if options.seeds < 2:
         raise InputError(f"seeds must be at least 2, for an interval, not {options.seeds}")
@@ -155,16 +157,33 @@ def _curve(trajectories: Sequence[Trajectory], ks: Sequence[int]) -> list[dict[s
 # What is shown
 
 
+class Said:
+    """A line every half minute of which run is at which update."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def __call__(self, told: str, update: int, metrics: dict[str, Any]) -> None:
+        if time.monotonic() - self.last > 30:
+            self.last = time.monotonic()
+            print(f"{told}: update {update}, reward {metrics['reward']:.3f}", file=sys.stderr, flush=True)
+
+
 def write_study(found: dict[str, Any], out: Path, title: str, shown: Sequence[str]) -> None:
     """study.json, table.txt, training.png, and the tables on the terminal."""
-    write_text(out / "study.json", json.dumps(found, ensure_ascii=False) + "\n")
+    write_tables(found, tables(found, title), out)
+    plots.save(figure(found, title, shown), out / "training.png")
+
+
+def write_tables(found: dict[str, Any], shown: Sequence[Any], out: Path) -> None:
+    """study.json, and tables both on the terminal and in table.txt."""
     from rich.console import Console
 
+    write_text(out / "study.json", json.dumps(found, ensure_ascii=False, allow_nan=False) + "\n")
     console = Console(width=200, record=True)
-    for table in tables(found, title):
+    for table in shown:
         console.print(table)
     write_text(out / "table.txt", console.export_text())
-    plots.save(figure(found, title, shown), out / "training.png")
 
 
 def tables(found: dict[str, Any], title: str) -> list[Any]:
