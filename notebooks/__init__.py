@@ -1,0 +1,1 @@
+"""One notebook a lemma, and two on checkpoints: see README.md."""
