@@ -207,6 +207,15 @@ def learned(gains: dict[str, Effect], margin: float = MARGIN) -> bool:
     return bool(above and effect.gain.value >= margin)
 
 
+def equivalence(difference: Interval, margin: float) -> str:
+    """What a difference's interval says: equal (all of it within ±margin), worse or better (beyond), or undecided."""
+    if -margin < difference.lower and difference.upper < margin:
+        return "equal"
+    if difference.upper < -margin:
+        return "worse"
+    return "better" if difference.lower > margin else "undecided"
+
+
 # The control
 
 
@@ -218,9 +227,9 @@ def random_drift(run: RunFolder, distance: float, draws: int = DRAWS) -> list[li
     """
     if not 0 <= distance < math.inf:
         raise InputError(f"random drift needs a finite distance >= 0, not {distance}")
-    file = run.path / "drift" / f"{float(distance).hex()}-{draws}.json"
-    if file.is_file():
-        return [[Evaluation.from_dict(e) for e in draw] for draw in json.loads(file.read_text())]
+    kept = kept_drift(run, distance, draws)
+    if kept is not None:
+        return kept
     config = replace(run.config, init=None)
     world = make_world(config)
     found = []
@@ -238,8 +247,23 @@ def random_drift(run: RunFolder, distance: float, draws: int = DRAWS) -> list[li
                 world.load(Path(scratch) / "start")
     finally:
         world.close()
-    write_text(file, json.dumps([[e.to_dict() for e in draw] for draw in found]) + "\n")
+    write_text(_drift_file(run, distance, draws), json.dumps([[e.to_dict() for e in draw] for draw in found]) + "\n")
     return found
+
+
+def kept_drift(run: RunFolder, distance: float, draws: int = DRAWS) -> list[list[Evaluation]] | None:
+    """What `random_drift` has left in the run's folder, without making it; None if nothing."""
+    file = _drift_file(run, distance, draws)
+    if not file.is_file():
+        return None
+    try:
+        return [[Evaluation.from_dict(e) for e in draw] for draw in json.loads(file.read_text())]
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{file} is damaged: {error}") from error
+
+
+def _drift_file(run: RunFolder, distance: float, draws: int) -> Path:
+    return run.path / "drift" / f"{float(distance).hex()}-{draws}.json"
 
 
 # Studies

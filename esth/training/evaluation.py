@@ -106,7 +106,7 @@ class Evaluation:
         Raises:
             InputError: as `pass_at`, or other prompts.
         """
-        return _bounded_difference(self.per_prompt(k), self._paired(base).per_prompt(k), confidence)
+        return bounded_difference(self.per_prompt(k), self._paired(base).per_prompt(k), confidence)
 
     def greedy_accuracy(self, confidence: float = CONFIDENCE) -> Interval:
         """Share of prompts whose greedy response is right."""
@@ -114,7 +114,7 @@ class Evaluation:
 
     def greedy_difference(self, base: "Evaluation", confidence: float = CONFIDENCE) -> Interval:
         """Greedy accuracy less that of `base`, paired."""
-        return _bounded_difference(self.greedy, self._paired(base).greedy, confidence)
+        return bounded_difference(self.greedy, self._paired(base).greedy, confidence)
 
     def mean_entropy(self, confidence: float = CONFIDENCE) -> Interval:
         """Mean entropy of the next-token distribution over all sampled positions, nats a token: Σ entropy / Σ tokens.
@@ -143,7 +143,7 @@ class Evaluation:
     def truncation_difference(self, base: "Evaluation", confidence: float = CONFIDENCE) -> Interval:
         """Share of truncated responses less that of `base`, paired."""
         a, b = self.truncated / self.responses, self._paired(base).truncated / base.responses
-        return _bounded_difference(a, b, confidence)
+        return bounded_difference(a, b, confidence)
 
     def per_prompt(self, k: int) -> Float:
         """pass@k of each prompt [P]."""
@@ -199,7 +199,7 @@ def _list_of(value: Any, *kinds: type) -> bool:
     return isinstance(value, list) and all(type(entry) in kinds for entry in value)
 
 
-def _bounded_difference(a: Float, b: Float, confidence: float) -> Interval:
+def bounded_difference(a: Float, b: Float, confidence: float) -> Interval:
     """Mean of a − b, paired values in [0, 1] [P]."""
     value, lower, upper = bounded_mean(0.5 * (1.0 + a - b), confidence, pseudo=PAIRED_PSEUDO)
     return Interval(2.0 * value - 1.0, 2.0 * lower - 1.0, 2.0 * upper - 1.0)
