@@ -29,7 +29,7 @@ from esth.estimators.intervals import Interval, clopper_pearson
 from esth.models import tiny
 from esth.noise import Member, hashed, population
 from esth.training import ESConfig
-from esth.training.compare import Arm, Trajectory, effects
+from esth.training.compare import Arm, Trajectory, effects, equivalence
 from esth.training.run import make_world
 from esth.training.study import Said, results, run_study, study_options, write_tables
 from esth.training.worlds import Decoding
@@ -118,17 +118,8 @@ def comparison(here: Sequence[Trajectory], reference: Sequence[Trajectory]) -> d
     difference = found["pass@1"].gain
     return {
         "difference": {quantity: _plain(effect.gain) for quantity, effect in found.items()},
-        "verdict": judged(difference),
+        "verdict": equivalence(difference, MARGIN),
     }
-
-
-def judged(difference: Interval, margin: float = MARGIN) -> str:
-    """What an interval says: equal (all of it within ±margin), worse or better (all of it beyond), or undecided."""
-    if -margin < difference.lower and difference.upper < margin:
-        return "equal"
-    if difference.upper < -margin:
-        return "worse"
-    return "better" if difference.lower > margin else "undecided"
 
 
 # How dense improving members are
