@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-import mmap
 import os
 import struct
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from esth.errors import InputError, require
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 SHIPPED = {name: Path(__file__).parent / "checkpoints" / name for name in ("tiny-3", "tiny-4")}
 """Checkpoints that come with the package (`esth.models.tiny`)."""
+_BLOCK = 1 << 22  # bytes read at once
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 
 
@@ -78,7 +79,7 @@ def load_checkpoint(model: str | os.PathLike[str], *, trust_remote_code: bool = 
     """
     transformers = require("transformers", "llm")
     name = os.fspath(model)
-    folder = _resolve(name)
+    folder = find_folder(name)
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} has no config.json: a model folder in Hugging Face format is needed")
     tensors = read_tensors(folder)
@@ -112,7 +113,12 @@ def _stop_tokens(folder: Path, config: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(tokens)
 
 
-def _resolve(name: str) -> Path:
+def find_folder(name: str) -> Path:
+    """The folder that a model's name means (`load_checkpoint`); a hub's is fetched unless it is cached.
+
+    Raises:
+        InputError: nothing there.
+    """
     if name == "demo":
         from esth.models.demo import demo_folder
 
@@ -217,13 +223,14 @@ def _read_header(file: Path) -> dict[str, StoredTensor]:
 def fingerprint(tensors: dict[str, StoredTensor]) -> str:
     """SHA-256 (hex) of names, dtypes, shapes and bits of all tensors in order of name, however they are sharded."""
     digest = hashlib.sha256()
-    maps: dict[Path, memoryview] = {}
-    for name, tensor in sorted(tensors.items()):
-        if tensor.file not in maps:
-            with open(tensor.file, "rb") as stream:
-                maps[tensor.file] = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
-        digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
-        digest.update(maps[tensor.file][tensor.begin : tensor.end])
+    with ExitStack() as stack:
+        # Read, not mapped: pages of a map would count as this process's memory, up to the size of the model.
+        files = {file: stack.enter_context(open(file, "rb")) for file in {t.file for t in tensors.values()}}
+        for name, tensor in sorted(tensors.items()):
+            digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
+            files[tensor.file].seek(tensor.begin)
+            for at in range(tensor.begin, tensor.end, _BLOCK):
+                digest.update(files[tensor.file].read(min(_BLOCK, tensor.end - at)))
     return digest.hexdigest()
 
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, NDArray[Any]]
 """Weights by name in the shapes of their parameters: float32, float16, or uint16 for the bits of bfloat16."""
 
-_TYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+TYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+"""safetensors dtypes that are weights, and how their bits are read."""
 
 
 def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:
@@ -34,9 +35,9 @@ def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:
     maps: dict[Path, mmap.mmap] = {}
     arrays: dict[str, NDArray[Any]] = {}
     for name, tensor in read_tensors(folder).items():
-        if tensor.dtype not in _TYPES:
-            raise InputError(f"{tensor.file}: {name} is of type {tensor.dtype}; accepted are {', '.join(_TYPES)}")
-        kind = _TYPES[tensor.dtype]
+        if tensor.dtype not in TYPES:
+            raise InputError(f"{tensor.file}: {name} is of type {tensor.dtype}; accepted are {', '.join(TYPES)}")
+        kind = TYPES[tensor.dtype]
         count = (tensor.end - tensor.begin) // kind.itemsize
         if count == 0:
             arrays[name] = np.empty(tensor.shape, kind)
