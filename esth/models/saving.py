@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from esth.models.workers import Workers
 
 _NAMES = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}
-_COPIED = (".json", ".jinja", ".txt", ".model", ".py")
+COPIED = (".json", ".jinja", ".txt", ".model", ".py")
+"""Endings of what belongs to a model's folder beside its weights."""
 
 
 def save_center(workers: "Workers", folder: Path) -> None:
@@ -32,7 +33,7 @@ def save_center(workers: "Workers", folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         ((_, layout),) = workers.map(_layout, [None])
         for file in sorted(workers.checkpoint.folder.iterdir()):
-            if file.suffix in _COPIED and not file.name.endswith(".index.json"):
+            if file.suffix in COPIED and not file.name.endswith(".index.json"):
                 content = file.read_bytes()
                 (folder / file.name).write_bytes(_config(content, layout) if file.name == "config.json" else content)
         _write(workers, layout, folder / "model.safetensors")
