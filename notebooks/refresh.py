@@ -1,10 +1,12 @@
-"""`python -m notebooks.refresh [NAME ...]`: execute notebooks in place, so that outputs and code in the repository agree.
+"""`python -m notebooks.refresh [NAME ...]`: execute notebooks in place, so that their outputs agree with the code.
 
 A NAME is a file's stem or its beginning, as `01`; by default all are executed. What is written depends on the code and
 its seeds alone: no times, no machine, no paths.
 Exit status: 0 all ran, 1 a cell failed (that notebook is left as it was), 2 bad usage.
 """
 
+import base64
+import io
 import os
 import sys
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from PIL import Image
 
 from esth._files import write_text
 
@@ -52,10 +55,15 @@ def execute(path: Path, *, quick: bool = False, **environment: str) -> nbformat.
     # The inline backend: another that the caller's environment names would show no figure.
     variables |= {"MPLBACKEND": "module://matplotlib_inline.backend_inline"} | ({"ESTH_QUICK": "1"} if quick else {})
     resources = {"metadata": {"path": str(path.parent)}}
-    client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources, record_timing=False)
+    client = NotebookClient(
+        notebook, timeout=600, kernel_name="python3", resources=resources, record_timing=False, coalesce_streams=True
+    )
     client.execute(env=variables)
     for cell in notebook.cells:
         cell.metadata = nbformat.NotebookNode({k: v for k, v in cell.metadata.items() if k == "tags"})
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                output.data["image/png"] = small(output.data["image/png"])
     notebook.metadata = nbformat.from_dict(
         {
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -63,6 +71,13 @@ def execute(path: Path, *, quick: bool = False, **environment: str) -> nbformat.
         }
     )
     return notebook
+
+
+def small(png: str) -> str:
+    """A figure, a PNG in base64, in 64 colours: it looks the same at a third of the size."""
+    out = io.BytesIO()
+    Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB").quantize(64).save(out, "PNG", optimize=True)
+    return base64.b64encode(out.getvalue()).decode()
 
 
 if __name__ == "__main__":
