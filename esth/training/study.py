@@ -34,6 +34,7 @@ from esth.training.compare import (
     run_arm,
 )
 from esth.training.config import to_json
+from esth.training.differences import differences
 from esth.training.evaluation import Evaluation
 
 MATCHED = ("updates", "responses", *GAINS)
@@ -84,6 +85,7 @@ def results(arms: Sequence[Arm], runs: dict[str, list[Trajectory]], ks: Sequence
         "arms": {arm.name: [_settings(to_json(config)) for config in arm.stages] for arm in arms},
         "curves": {name: _curve(trajectories, ks) for name, trajectories in runs.items()},
         "ends": {name: _row(stops, runs[name], ks, drifts[name]) for name, stops in ends.items()},
+        "differences": differences(ends, ks, SHOWN),
         "matched": {},
         "learned": {},
     }
@@ -93,7 +95,7 @@ def results(arms: Sequence[Arm], runs: dict[str, list[Trajectory]], ks: Sequence
         for name, stops in places.items():
             reached = [s for s in stops if s is not None]
             rows[name] = _row(reached, runs[name], ks, None) if len(reached) == len(stops) else None
-        found["matched"][by] = {"what": what, "rows": rows}
+        found["matched"][by] = {"what": what, "rows": rows, "differences": differences(places, ks, SHOWN)}
     for name, reached in ends.items():
         gains = effects(reached, [t.start for t in runs[name]], "held-out", ks, drifts[name])
         found["learned"][name] = learned(gains)
