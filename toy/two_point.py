@@ -61,7 +61,7 @@ def linear(s: Settings, rng: np.random.Generator) -> tuple[list[Check], Data]:
 
     def variance(kind: str, sigma: float, correlation: float, most: int) -> tuple[float, float]:
         """Measured variance of a coordinate, averaged over them, with its standard error."""
-        measure = partial(_noisy_linear, kind, rng, gradient, tau, sigma, correlation, across)
+        measure = partial(noisy_linear, kind, rng, gradient, tau, sigma, correlation, across)
         return mean_variance(populations(measure, KINDS[kind], rng, n, d, most=most))
 
     def predicted(kind: str, sigma: float, correlation: float) -> float:
@@ -92,7 +92,7 @@ def linear(s: Settings, rng: np.random.Generator) -> tuple[list[Check], Data]:
     return checks, data
 
 
-def _noisy_linear(
+def noisy_linear(
     kind: str,
     rng: np.random.Generator,
     gradient: Float,
