@@ -1,4 +1,4 @@
-"""The command line: `esth diversity`, `train`, `evaluate`, `attack`. A user's mistake is one line and exit status 2."""
+"""The command line, `esth COMMAND`: a user's mistake is one line and exit status 2."""
 
 import re
 import sys
@@ -74,6 +74,10 @@ def _run(arguments: list[str]) -> int:
         return _train(options.train.subcommand, options.train[options.train.subcommand])
     if options.subcommand == "evaluate":
         return _evaluate(options.evaluate)
+    if options.subcommand == "compare":
+        return _compare(options.compare)
+    if options.subcommand == "report":
+        return _report(options.report)
     return _attack(options.attack)
 
 
@@ -202,6 +206,30 @@ def _parser(chosen: str, defaults: dict[str, Any]) -> ArgumentParser:
     add("--trust-remote-code", action="store_true", help="run Python code that comes with the checkpoint")
     evaluate.add_class_arguments(EvaluationConfig)
     commands.add_subcommand("evaluate", evaluate, help="evaluate a run or a model")
+
+    compare = ArgumentParser(
+        exit_on_error=False,
+        description="What training did to the weights: how far they moved, which of them, and where.",
+    )
+    add = compare.add_argument
+    add("base", help="a Hugging Face folder, a run's folder (its last center), a hub name, demo, tiny-3 or tiny-4")
+    add("runs", nargs="+", metavar="RUN", help="what was trained from it: any of these with equal tensors")
+    add("--top", type=int, default=100, help="how many of the largest changes are looked at")
+    add("--layers", action="store_true", help="a table by layer too")
+    add("--tensors", action="store_true", help="a table by tensor too")
+    add(
+        "--fisher",
+        metavar="TASK",
+        help="expect them by the base's Fisher information on TASK[:DIFFICULTY] too; loads it",
+    )
+    add("--fisher-prompts", type=int, default=32, help="prompts it is estimated from, two responses to each")
+    add("--out", type=Path, help="write everything to this JSON file")
+    commands.add_subcommand("compare", compare, help="what training did to the weights")
+
+    report = ArgumentParser(exit_on_error=False, description="Runs beside each other, in one self-contained HTML file.")
+    report.add_argument("runs", nargs="+", type=Path, help="folders of esth train, finished or not, and esth diversity")
+    report.add_argument("--out", type=Path, default=Path("report.html"), help="the HTML file")
+    commands.add_subcommand("report", report, help="write tables and figures of runs as HTML")
     return parser
 
 
@@ -306,8 +334,7 @@ def _evaluate(options: Any) -> int:
     from esth.training.evaluation import save, table
 
     config = EvaluationConfig(**{f.name: getattr(options, f.name) for f in fields(EvaluationConfig)})
-    if options.out is not None and (options.out.is_dir() or any(p.is_file() for p in options.out.parents)):
-        raise InputError(f"--out {options.out} must be a file in a folder")
+    _check_file(options.out)
     with progress_bars() as progress:
         found = evaluate(
             options.model,
@@ -325,6 +352,37 @@ def _evaluate(options: Any) -> int:
         save(options.out, found.model)
         print(f"written to {options.out}")
     return 0
+
+
+def _report(options: Any) -> int:
+    from esth.analysis.report import write_report
+
+    write_report(options.runs, options.out)
+    print(f"written to {options.out}")
+    return 0
+
+
+def _compare(options: Any) -> int:
+    from esth.analysis.compare import compare
+    from esth.analysis.show import show
+    from esth.analysis.traces import TraceConfig
+    from esth.diversity import write_json
+
+    _check_file(options.out)
+    fisher = None if options.fisher is None else TraceConfig(options.fisher, prompts=options.fisher_prompts)
+    with progress_bars() as progress:
+        found = compare(options.base, options.runs, top=options.top, fisher=fisher, progress=progress)
+    show(found, layers=options.layers, tensors=options.tensors)
+    if options.out is not None:
+        write_json(options.out, found.to_dict())
+        print(f"written to {options.out}")
+    return 0
+
+
+def _check_file(out: Path | None) -> None:
+    """Raise InputError for an --out where no file can be."""
+    if out is not None and (out.is_dir() or any(p.is_file() for p in out.parents)):
+        raise InputError(f"--out {out} must be a file in a folder")
 
 
 def _attack(options: Any) -> int:

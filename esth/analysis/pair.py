@@ -124,6 +124,11 @@ class Family:
         """That `slices` reads in all."""
         return sum(t.end - t.begin for w in (self.base, *self.children) for t in w.tensors.values())
 
+    def stored_bytes(self, part: Slice) -> int:
+        """What a slice takes in the files of all sides."""
+        sides = (self.base, *self.children)
+        return len(part.base) * sum(TYPES[side.tensors[part.name].dtype].itemsize for side in sides)
+
     def slices(self, count: int = SLICE, names: Sequence[str] | None = None) -> Iterator[Slice]:
         """All coordinates once, tensor by tensor in order, at most `count` at a time.
 
