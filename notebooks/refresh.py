@@ -56,12 +56,15 @@ def execute(path: Path, *, quick: bool = False, **environment: str) -> nbformat.
     variables |= {"MPLBACKEND": "module://matplotlib_inline.backend_inline"} | ({"ESTH_QUICK": "1"} if quick else {})
     resources = {"metadata": {"path": str(path.parent)}}
     client = NotebookClient(
-        notebook, timeout=600, kernel_name="python3", resources=resources, record_timing=False, coalesce_streams=True
-    )
+        notebook, timeout=600, kernel_name="python3", resources=resources, record_timing=False, coalesce_streams=True,
+        extra_arguments=["--log-level=ERROR"],  # not a word about the loopback ports it listens on
+    )  # fmt: skip
     client.execute(env=variables)
     for cell in notebook.cells:
         cell.metadata = nbformat.NotebookNode({k: v for k, v in cell.metadata.items() if k == "tags"})
         for output in cell.get("outputs", []):
+            if "metadata" in output:
+                output.metadata = nbformat.NotebookNode()
             if "image/png" in output.get("data", {}):
                 output.data["image/png"] = small(output.data["image/png"])
     notebook.metadata = nbformat.from_dict(
