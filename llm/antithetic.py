@@ -37,7 +37,7 @@ from esth.lemmas import two_point as lemma
 from esth.noise import Member, hashed, population
 from esth.tasks.task import encode
 from esth.training import ESConfig
-from esth.training.compare import Arm, Trajectory, effects, equivalence
+from esth.training.compare import Arm, Trajectory, equivalence
 from esth.training.folder import RunFolder
 from esth.training.run import rebuild
 from esth.training.study import Said, results, run_study, study_options, write_tables
@@ -54,7 +54,7 @@ FITNESS = {
     "own numbers": {"common_random_numbers": False},
     "greedy": {"fitness": "greedy", "common_random_numbers": False},
 }
-ESTIMATORS = {"one-point": "gaussian", "two-point": "antithetic"}
+ESTIMATORS = {"two-point": "antithetic", "one-point": "gaussian"}
 
 CENTERS = (0, 60, 120)
 """Updates of the run with common numbers, seed 0, whose centers are looked at."""
@@ -189,25 +189,19 @@ def around(run_folder: RunFolder, update: int, folder: Path) -> dict[str, Any]:
 
 def study(runs: dict[str, list[Trajectory]], folder: Path) -> dict[str, Any]:
     """Everything that is shown, as JSON types."""
-    every = arms()
-    ends = results(list(every.values()), runs, KS, list(runs))
-    source = runs[every["common numbers", "one-point"].name][0].stages[0]
+    every = {key: arm.name for key, arm in arms().items()}
+    ends = results(list(arms().values()), runs, KS, list(runs))
+
+    def difference(fitness: str) -> dict[str, Any]:
+        found = ends["differences"][every[fitness, "two-point"]][every[fitness, "one-point"]]
+        return {**found, "verdict": equivalence(Interval(*found["pass@1"]), MARGIN)}
+
+    source = runs[every["common numbers", "one-point"]][0].stages[0]
     return {
         **{key: ends[key] for key in ("versions", "arms", "curves", "ends", "learned")},
         "margin": MARGIN,
-        "two-point less one-point": {fitness: _difference(runs, fitness) for fitness in FITNESS},
+        "two-point less one-point": {fitness: difference(fitness) for fitness in FITNESS},
         "measured": [around(source, update, folder / "around") for update in CENTERS],
-    }
-
-
-def _difference(runs: dict[str, list[Trajectory]], fitness: str) -> dict[str, Any]:
-    """Ends of both estimators, paired by seed and problem; both have spent the same responses."""
-    one, two = (runs[arms()[fitness, estimator].name] for estimator in ESTIMATORS)
-    found = effects([t.end for t in two], [t.end.point for t in one], "held-out", KS)
-    difference: Interval = found["pass@1"].gain
-    return {
-        "verdict": equivalence(difference, MARGIN),
-        **{quantity: [round(float(x), 6) for x in effect.gain] for quantity, effect in found.items()},
     }
 
 
@@ -227,7 +221,7 @@ def tables(found: dict[str, Any]) -> list[Any]:
             one.add_row(kind, *single, *(_estimate(row["batch"][name]) for name in names))
         out.append(one)
     gains = Table(title="Training at equal evaluations: gain in held-out pass@1 [95 %]")
-    for column in ("fitness", "one-point", "two-point", "two-point less one-point", ""):
+    for column in ("fitness", *ESTIMATORS, "two-point less one-point", ""):
         gains.add_column(column)
     for fitness, difference in found["two-point less one-point"].items():
         ends = [found["ends"][arms()[fitness, e].name]["effects"]["held-out"]["pass@1"]["gain"] for e in ESTIMATORS]

@@ -29,7 +29,7 @@ from esth.estimators.intervals import Interval, clopper_pearson
 from esth.models import tiny
 from esth.noise import Member, hashed, population
 from esth.training import ESConfig
-from esth.training.compare import Arm, Trajectory, effects, equivalence
+from esth.training.compare import Arm, Trajectory, equivalence
 from esth.training.run import make_world
 from esth.training.study import Said, results, run_study, study_options, write_tables
 from esth.training.worlds import Decoding
@@ -109,19 +109,6 @@ def arms(found: Sequence[Size]) -> dict[tuple[str, int], Arm]:
     return {(s.name, n): Arm(f"{s.name}, N = {n}", (config(s, n),)) for s in found for n in POPULATIONS}
 
 
-# How N compares with the reference
-
-
-def comparison(here: Sequence[Trajectory], reference: Sequence[Trajectory]) -> dict[str, Any]:
-    """Ends less the reference's, paired by seed and problem, and what that says: equal within MARGIN, worse, better."""
-    found = effects([t.end for t in here], [t.end.point for t in reference], "held-out", KS)
-    difference = found["pass@1"].gain
-    return {
-        "difference": {quantity: _plain(effect.gain) for quantity, effect in found.items()},
-        "verdict": equivalence(difference, MARGIN),
-    }
-
-
 # How dense improving members are
 
 
@@ -173,20 +160,19 @@ def shares(gains: np.ndarray) -> dict[str, Any]:
 
 def study(found: Sequence[Size], runs: dict[str, list[Trajectory]], folder: Path) -> dict[str, Any]:
     """Everything that is shown, as JSON types."""
-    every = arms(found)
-    ends = results(list(every.values()), runs, KS, list(runs))
+    every = {key: arm.name for key, arm in arms(found).items()}
+    ends = results(list(arms(found).values()), runs, KS, list(runs))
+
+    def against(size: str, n: int) -> dict[str, Any]:
+        difference = ends["differences"][every[size, n]][every[size, REFERENCE]]
+        return {"difference": difference, "verdict": equivalence(Interval(*difference["pass@1"]), MARGIN)}
+
     return {
         **{key: ends[key] for key in ("versions", "arms", "curves", "ends", "learned")},
         "margin": MARGIN,
         "reference": REFERENCE,
         "sizes": {s.name: s.parameters for s in found},
-        "against the reference": {
-            s.name: {
-                str(n): comparison(runs[every[s.name, n].name], runs[every[s.name, REFERENCE].name])
-                for n in POPULATIONS[:-1]
-            }
-            for s in found
-        },
+        "against the reference": {s.name: {str(n): against(s.name, n) for n in POPULATIONS[:-1]} for s in found},
         "density": {s.name: [density(s, x, folder / "density" / f"{s.name}-{x}.json") for x in SIGMAS] for s in found},
     }
 

@@ -133,7 +133,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> TinyWorld:
 def test_arms_of_one_fitness_differ_in_the_family_alone() -> None:
     arms = antithetic.arms()
     for fitness in antithetic.FITNESS:
-        (one,), (two,) = (arms[fitness, e].stages for e in antithetic.ESTIMATORS)
+        (one,), (two,) = (arms[fitness, e].stages for e in ("one-point", "two-point"))
         assert replace(one, family="antithetic") == two and one != two
     assert arms["own numbers", "one-point"].stages[0].common_random_numbers is False
     assert arms["greedy", "two-point"].stages[0].fitness == "greedy"
