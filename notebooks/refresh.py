@@ -77,9 +77,9 @@ def execute(path: Path, *, quick: bool = False, **environment: str) -> nbformat.
 
 
 def small(png: str) -> str:
-    """A figure, a PNG in base64, in 64 colours: it looks the same at a third of the size."""
+    """A figure, a PNG in base64, in a palette: it looks the same at a third of the size."""
     out = io.BytesIO()
-    Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB").quantize(64).save(out, "PNG", optimize=True)
+    Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB").quantize(255).save(out, "PNG", optimize=True)
     return base64.b64encode(out.getvalue()).decode()
 
 
