@@ -78,6 +78,8 @@ def _run(arguments: list[str]) -> int:
         return _compare(options.compare)
     if options.subcommand == "report":
         return _report(options.report)
+    if options.subcommand == "claims":
+        return _claims(options.claims)
     return _attack(options.attack)
 
 
@@ -230,6 +232,14 @@ def _parser(chosen: str, defaults: dict[str, Any]) -> ArgumentParser:
     report.add_argument("runs", nargs="+", type=Path, help="folders of esth train, finished or not, and esth diversity")
     report.add_argument("--out", type=Path, default=Path("report.html"), help="the HTML file")
     commands.add_subcommand("report", report, help="write tables and figures of runs as HTML")
+
+    claims = ArgumentParser(exit_on_error=False, description="The paper's claims C1-C14, each with its evidence.")
+    add = claims.add_argument
+    add("--results", type=Path, default=Path("results"), help="folder of results that the table is computed from")
+    add("--out", type=Path, help="write all rows to this JSON file")
+    add("--markdown", action="store_true", help="print Markdown in place of a table")
+    add("--short", action="store_true", help="with --markdown: a line a claim")
+    commands.add_subcommand("claims", claims, help="what was seen of the paper's claims")
     return parser
 
 
@@ -359,6 +369,30 @@ def _report(options: Any) -> int:
 
     write_report(options.runs, options.out)
     print(f"written to {options.out}")
+    return 0
+
+
+def _claims(options: Any) -> int:
+    from rich.console import Console
+
+    from esth.analysis.claims import markdown, rows, short, tables, to_json
+    from esth.diversity import write_json
+
+    _check_file(options.out)
+    if options.short and not options.markdown:
+        raise InputError("--short goes with --markdown")
+    found = rows(options.results)
+    if options.markdown:
+        sys.stdout.write(short(found) if options.short else markdown(found))
+    else:
+        console = Console()
+        if not console.is_terminal:
+            console.width = 150
+        for table in tables(found):
+            console.print(table)
+    if options.out is not None:
+        write_json(options.out, to_json(found))
+        print(f"written to {options.out}", file=sys.stderr)
     return 0
 
 
