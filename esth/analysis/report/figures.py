@@ -35,9 +35,9 @@ def figures(experiment: Experiment) -> Iterator[tuple[str, str, str]]:
         names = ", ".join(arm.key for arm in arms)
         part = f": arms {arms[0].letter} to {arms[-1].letter}" if len(experiment.arms) > STYLES else ""
         yield (
-            f"Held-out problems along training{part}. At the end of a line the {TOLD}.",
-            f"Lines of pass@1, pass@{experiment.tries[-1]}, greedy accuracy, entropy and drift against updates, and the "
-            f"path of both gains, for {names}; the numbers are in the table Along training.",
+            f"Held-out problems along training{part}. At each end: the interval of the gain over the start.",
+            f"Lines of pass@1, pass@{experiment.tries[-1]}, greedy accuracy, entropy and drift against updates, and the"
+            f" path of both gains, for {names}; the numbers are in the table Along training.",
             _along(experiment, arms),
         )
         if any(len(run.metrics) > 1 for arm in arms for chain in arm.chains for run in chain):
@@ -54,9 +54,6 @@ def figures(experiment: Experiment) -> Iterator[tuple[str, str, str]]:
                 f"{', '.join(experiment.sets)}; the numbers are in the tables of the ends.",
                 _gains(experiment, trained),
             )
-
-
-TOLD = "interval of its gain over the start"
 
 
 def _along(experiment: Experiment, arms: Sequence[Arm]) -> str:
@@ -82,6 +79,7 @@ def _along(experiment: Experiment, arms: Sequence[Arm]) -> str:
         plots.level(axes[-1], 0.0)
         plots.level(axes[-1], 0.0, vertical=True)
         plots.label(axes[-1], "the trade: paths of training", "gain in pass@1", f"gain in {wide}")
+        axes[-1].locator_params(axis="x", nbins=5)
         _legend(fig, axes[0])
         return _svg(fig)
 
