@@ -90,7 +90,7 @@ def test_tables(children, capsys):
         "model.layers.1.self_attn.q_proj.weight",
         "Cosine between updates",
         "Quantiles of |Δ| over all coordinates (histogram: ±0.4%",
-        "expected by size",
+        "The 100 largest |Δ| by kind",
     ):
         assert words in text
     row = next(line for line in text.split("largest |Δ| by kind")[1].splitlines() if "│ norm " in line)
@@ -101,7 +101,7 @@ def test_fisher_information_as_an_expectation(children, tmp_path, capsys):
     out = tmp_path / "out.json"
     command = ["compare", "tiny-3", *children, "--fisher", "chain:3", "--fisher-prompts", "4", "--out", str(out)]
     assert main(command) == 0
-    assert "expected by Fisher" in capsys.readouterr().out
+    assert "By Fisher: normal" in capsys.readouterr().out
     found = json.loads(out.read_text())
     assert found["fisher"]["task"] == "chain:3" and found["fisher"]["prompts"] == 4
     traces = found["fisher"]["traces"]
@@ -179,9 +179,11 @@ def test_a_file_that_cannot_be(tmp_path, capsys):
         (["/a/es/0/last", "/a/grpo/0/last"], ["es", "grpo"]),
         (["/a/b/run"], ["run"]),
         (["demo"], ["demo"]),
-        (["x/run", "y/other/run"], ["x", "y/other"]),
+        (["x/run", "y/other/run"], ["x", "other"]),
+        (["/long/way/to/a", "b"], ["a", "b"]),
+        (["/far/a", "a"], ["far/a", "a"]),
         (["same", "same"], ["1: same", "2: same"]),
-        (["/a", "/a/b"], ["a", "a/b"]),
+        (["/a", "/a/b"], ["a", "b"]),
     ],
 )
 def test_short_names(names, short):

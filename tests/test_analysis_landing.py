@@ -100,6 +100,11 @@ def test_by_size_against_counting_subsets():
         assert tuple(found[kind]) == pytest.approx(quantiles(pmf))
 
 
+def test_by_size_of_none_and_of_all():
+    assert landing.by_size({"a": 3, "b": 5}, 0) == {"a": (0, 0, 0), "b": (0, 0, 0)}
+    assert landing.by_size({"a": 3, "b": 5}, 8) == {"a": (3, 3, 3), "b": (5, 5, 5)}
+
+
 def test_by_variance_with_one_variance_is_by_size():
     sizes = {"a": 100, "b": 300, "c": 600}
     found = landing.by_variance(sizes, {name: 3.0 * n for name, n in sizes.items()}, str.upper, 50)

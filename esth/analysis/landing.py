@@ -122,7 +122,7 @@ def by_size(sizes: Mapping[str, int], k: int) -> dict[str, Expected]:
         k: at most as many as all of them.
     """
     total = sum(sizes.values())
-    return {kind: _expected(stats.hypergeom(total, n, k)) for kind, n in sizes.items()}
+    return {kind: _expected(k * n / total, stats.hypergeom(total, n, k)) for kind, n in sizes.items()}
 
 
 def by_variance(
@@ -151,7 +151,7 @@ def by_variance(
     shares: dict[str, float] = {}
     for name, share in zip(traces, counts / counts.sum(), strict=True):
         shares[of(name)] = shares.get(of(name), 0.0) + float(share)
-    return {kind: _expected(stats.binom(k, min(share, 1.0))) for kind, share in shares.items()}
+    return {kind: _expected(k * share, stats.binom(k, min(share, 1.0))) for kind, share in shares.items()}
 
 
 def of_layers(sizes: Mapping[str, int], of: Callable[[str], str], layers: Sequence[str]) -> dict[str, Expected]:
@@ -174,9 +174,9 @@ def of_layers(sizes: Mapping[str, int], of: Callable[[str], str], layers: Sequen
     return found
 
 
-def _expected(distribution: Any) -> Expected:
+def _expected(mean: float, distribution: Any) -> Expected:
     tail = (1 - CONFIDENCE) / 2
-    return Expected(float(distribution.mean()), int(distribution.ppf(tail)), int(distribution.isf(tail)))
+    return Expected(mean, int(distribution.ppf(tail)), int(distribution.isf(tail)))
 
 
 def _of_chances(chances: Sequence[float]) -> Expected:

@@ -50,20 +50,21 @@ def show(found: Comparison, *, layers: bool = False, tensors: bool = False, cons
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """What tells paths apart, without the parts they share at both ends; the last part of a single one."""
-    parts = [list(PurePath(name).parts) or [name] for name in names]
-    while min(map(len, parts)) > 1 and len({p[-1] for p in parts}) == 1 and len(parts) > 1:
+    """What tells paths apart: their last parts, without those that all of them end in."""
+    parts = [PurePath(name).parts or (name,) for name in names]
+    while len(parts) > 1 and min(map(len, parts)) > 1 and len({p[-1] for p in parts}) == 1:
         parts = [p[:-1] for p in parts]
-    while min(map(len, parts)) > 1 and len({p[0] for p in parts}) == 1:
-        parts = [p[1:] for p in parts]
-    short = ["/".join(p) for p in parts]
-    return short if len(set(short)) == len(short) else [f"{i + 1}: {name}" for i, name in enumerate(short)]
+    for length in range(1, max(map(len, parts)) + 1):
+        short = [str(PurePath(*p[-length:])) for p in parts]
+        if len(set(short)) == len(short):
+            return short
+    return [f"{i + 1}: {name}" for i, name in enumerate(short)]
 
 
 def _table(title: str, columns: Sequence[str], caption: str = "") -> Table:
     out = Table(title=rich_safe(title), caption=rich_safe(caption), title_justify="left", caption_justify="left")
     for i, column in enumerate(columns):
-        out.add_column(rich_safe(column), justify="right" if i else "left")
+        out.add_column(rich_safe(column), justify="right" if i else "left", no_wrap=not i)
     return out
 
 
@@ -78,11 +79,12 @@ def _whole(found: Comparison, runs: Sequence[str]) -> Table:
         "‖Δ‖/‖θ₀‖",
         "× the last's",
         "changed",
-        "of these nothing in bfloat16",
+        "lost",
         "largest |Δ|",
         "dtype",
     )
-    table = _table("The whole model (exact)", columns)
+    caption = "Lost: of the coordinates that changed, those whose change rounds to nothing in bfloat16."
+    table = _table("The whole model (exact)", columns, caption)
     whole = found.drift.whole
     last = whole.relative(len(runs) - 1)
     for r, run in enumerate(runs):
@@ -105,7 +107,7 @@ def _drift(title: str, tallies: Mapping[str, Tally], runs: Sequence[str]) -> Tab
         (
             "",
             "coordinates",
-            *(f"{run}: {what}" for run in runs for what in ("relative", "changed", "lost in bfloat16")),
+            *(f"{run}\n{what}" for run in runs for what in ("relative", "changed", "lost")),
         ),
     )
     for name, tally in tallies.items():
@@ -161,14 +163,17 @@ def _against(count: int, expected: Expected | None) -> str:
 
 
 def _expected(expected: Expected | None) -> str:
-    return "" if expected is None else f"{expected.mean:.3g} [{expected.lower}, {expected.upper}]"
+    if expected is None:
+        return ""
+    mean = f"{expected.mean:.3g}" if expected.mean >= 0.01 or expected.mean == 0 else "<0.01"
+    return f"{mean} [{expected.lower}, {expected.upper}]"
 
 
 def _top(found: Comparison, runs: Sequence[str]) -> Table:
     k = found.largest[0].k
     fisher = found.traces is not None
-    columns = ["", "of coordinates", "of tr F", "expected by size", "expected by Fisher"]
-    by_run = [f"{run}: {what}" for run in runs for what in ("count", "of ‖Δ‖²", "largest")]
+    columns = ["", "of\ncoordinates", "of tr F", "expected\nby size", "expected\nby Fisher"]
+    by_run = [f"{run}\n{what}" for run in runs for what in ("count", "of ‖Δ‖²", "largest")]
     table = _table(
         f"The {k} largest |Δ| by kind (counts exact)",
         [c for c in columns if fisher or "F" not in c] + by_run,
@@ -198,8 +203,8 @@ def _top(found: Comparison, runs: Sequence[str]) -> Table:
 
 def _layers(found: Comparison, runs: Sequence[str]) -> Table:
     table = _table(
-        "The largest |Δ| of each layer by kind, layers (exact)",
-        ("", *(f"{run}: {what}" for run in runs for what in ("layers", "expected by size"))),
+        "Layers by the kind that holds their largest |Δ| (counts exact; expected by size within the layer)",
+        ("", *(f"{run}\n{what}" for run in runs for what in ("layers", "expected"))),
     )
     for kind in found.labels:
         cells = []
