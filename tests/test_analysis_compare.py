@@ -61,7 +61,8 @@ def test_the_file_has_what_whole_tensors_say(children, tmp_path, capsys):
         top = run["landing"]["top"]
         assert [abs(c["update"]) for c in top] == sizes.topk(50).values.tolist()
         assert all(float(update[c["tensor"]].flatten()[c["position"]]) == c["update"] for c in top)
-        assert sum(run["landing"]["top_by_kind"].values()) == 50
+        assert all(float(base[c["tensor"]].flatten()[c["position"]]) == c["base"] for c in top)
+        assert sum(run["landing"]["top_by_kind"].values()) == 50 and run["landing"]["top_that_moved_one_spacing"] == 0
         assert sum(run["landing"]["share_of_squared_distance"].values()) == pytest.approx(1)
     cosine = float(torch.cosine_similarity(*whole, dim=0))
     assert found["cosines"]["whole"][0][1] == pytest.approx(cosine, rel=1e-9)

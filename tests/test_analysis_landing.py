@@ -24,6 +24,9 @@ from esth.training.problem_sets import TASK_SEED
 TENSORS = {"a": 40, "b": 1, "c": 300, "d": 7}
 
 
+BASE = {name: np.random.default_rng(n).normal(size=n).astype(np.float32) for name, n in TENSORS.items()}
+
+
 def updates(values):
     """A Δ a tensor, drawn from the values: few values make many ties."""
     rng = np.random.default_rng(0)
@@ -34,7 +37,8 @@ def seen(found, k, count):
     largest = Largest(k)
     for name, update in found.items():
         for start in range(0, len(update), count):
-            largest.add(name, start, update[start : start + count])
+            part = slice(start, start + count)
+            largest.add(name, start, BASE[name][part], update[part])
     return largest
 
 
@@ -43,7 +47,9 @@ def seen(found, k, count):
 @pytest.mark.parametrize("values", [[0.0, 1.0, 2.0], [0.0, 0.0, 1e-30, 1e30], np.random.default_rng(1).random(999)])
 def test_the_largest_are_those_of_sorting_everything(values, k, count):
     found = updates(values)
-    everything = [Coordinate(n, i, float(v)) for n, update in found.items() for i, v in enumerate(update)]
+    everything = [
+        Coordinate(n, i, float(BASE[n][i]), float(v)) for n, update in found.items() for i, v in enumerate(update)
+    ]
     moved = [c for c in everything if c.update != 0]
     largest = seen(found, k, count)
     assert largest.top == sorted(moved, key=lambda c: -abs(c.update))[:k], "ties by tensor, then position"
@@ -61,7 +67,7 @@ def test_what_did_not_change_has_no_largest():
 
 def test_layer_peaks():
     peaks = {
-        name: Coordinate(name, 0, update)
+        name: Coordinate(name, 0, 1.0, update)
         for name, update in {
             "model.layers.0.mlp.up_proj.weight": -3.0,
             "model.layers.0.input_layernorm.weight": 3.0,
@@ -75,6 +81,15 @@ def test_layer_peaks():
         "model.layers.1": "model.layers.1.input_layernorm.weight",
         "model.norm.weight": "model.norm.weight",
     }
+
+
+def test_single_steps_of_a_dtype():
+    """Next to 1 bfloat16 is 2⁻⁷ apart above and half as much below, float32 2⁻²³."""
+    moves = [2**-7, -(2**-8), 2**-7 + 2**-20, 2**-23, 2**-22]
+    found = [Coordinate("a", i, 1.0, move) for i, move in enumerate(moves)]
+    assert landing.single_steps(found, {"a": "BF16"}) == 4
+    assert landing.single_steps(found, {"a": "F32"}) == 1
+    assert landing.single_steps([Coordinate("a", 0, -40.0, 0.25)], {"a": "BF16"}) == 1
 
 
 # Expectations

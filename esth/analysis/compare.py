@@ -72,6 +72,11 @@ class Comparison:
             return None
         return landing.by_variance(self.sizes, self.traces.mean(), self.label, len(self.largest[run].top))
 
+    def single_steps(self, run: int) -> int:
+        """How many of a run's largest coordinates moved by one spacing of their dtype or less."""
+        dtypes = {name: tensor.dtype for name, tensor in self.family.children[run].tensors.items()}
+        return landing.single_steps(self.largest[run].top, dtypes)
+
     def layer_peaks(self, run: int) -> dict[str, Coordinate]:
         """The largest change of each layer (and of each tensor outside them) that changed."""
         return landing.layer_peaks(self.largest[run].peaks)
@@ -143,12 +148,19 @@ class Comparison:
             return None if found is None else {kind: e.to_dict() for kind, e in found.items()}
 
         def coordinate(c: Coordinate) -> dict[str, Any]:
-            return {"tensor": c.name, "position": c.position, "update": c.update, "kind": self.label(c.name)}
+            return {
+                "tensor": c.name,
+                "position": c.position,
+                "base": c.base,
+                "update": c.update,
+                "kind": self.label(c.name),
+            }
 
         shares = None if self.traces is None else self.traces.shares(self.label)
         return {
             "top": [coordinate(c) for c in self.largest[r].top],
             "top_by_kind": self.top_by_kind(r),
+            "top_that_moved_one_spacing": self.single_steps(r),
             "expected_by_size": expected(self.expected_by_size(r)),
             "expected_by_fisher": expected(self.expected_by_fisher(r)),
             "share_of_squared_distance": self.square_share(r),
@@ -209,7 +221,7 @@ def compare(
         updates = updates_of(part)
         drift.add(part, updates)
         for one, update in zip(largest, updates, strict=True):
-            one.add(part.name, part.start, update)
+            one.add(part.name, part.start, part.base, update)
         done += family.stored_bytes(part)
         progress("comparing", done, family.bytes, 0)
     return Comparison(family, drift, largest, traces)

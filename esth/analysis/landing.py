@@ -23,16 +23,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
-from esth.analysis.drift import Floats, layer
+from esth.analysis.drift import Floats, layer, spacing_exponents
+from esth.noise import Float32
 
 CONFIDENCE = 0.95
 
 
 class Coordinate(NamedTuple):
-    """One coordinate's change: tensor, position in it (flat), Δ."""
+    """One coordinate's change: tensor, position in it (flat), θ₀ and Δ there."""
 
     name: str
     position: int
+    base: float
     update: float
 
 
@@ -55,20 +57,23 @@ class Largest:
     peaks: dict[str, Coordinate] = field(default_factory=dict)
     ties: dict[str, int] = field(default_factory=dict)
 
-    def add(self, name: str, start: int, update: Floats) -> None:
-        """See a slice: Δ of positions start … start+n−1 of a tensor, float64 [n]."""
+    def add(self, name: str, start: int, base: Float32, update: Floats) -> None:
+        """See a slice: θ₀, float32 [n], and Δ, float64 [n], of positions start … start+n−1 of a tensor."""
         size = np.abs(update)
         at = int(size.argmax())
         largest = float(size[at])
         if largest == 0:
             return
-        peak = Coordinate(name, start + at, float(update[at]))
+
+        def coordinate(i: int) -> Coordinate:
+            return Coordinate(name, start + i, float(base[i]), float(update[i]))
+
         self._count_ties(name, size, largest)
         if name not in self.peaks or largest > abs(self.peaks[name].update):
-            self.peaks[name] = peak
+            self.peaks[name] = coordinate(at)
         least = abs(self.top[-1].update) if len(self.top) == self.k else 0.0
         if largest > least:
-            here = [Coordinate(name, start + i, float(update[i])) for i in _first_largest(size, self.k, least)]
+            here = [coordinate(i) for i in _first_largest(size, self.k, least)]
             # Sorting is stable: what came before stays before what is as large.
             self.top = sorted(self.top + here, key=lambda c: -abs(c.update))[: self.k]
 
@@ -97,6 +102,16 @@ def count_by(names: Sequence[str], of: Callable[[str], str]) -> dict[str, int]:
     for name in names:
         found[of(name)] = found.get(of(name), 0) + 1
     return found
+
+
+def single_steps(coordinates: Sequence[Coordinate], dtypes: Mapping[str, str]) -> int:
+    """How many coordinates moved by one spacing of their tensor's dtype or less.
+
+    In 16 bits a weight of size w moves by about w/256 (bfloat16) or w/2048 (float16) or not at all: where most of the
+    largest changes are single steps, they say where weights are large, not where the update is.
+    """
+    steps = (2.0 ** int(spacing_exponents(np.array([c.base], np.float32), dtypes[c.name])[0]) for c in coordinates)
+    return sum(abs(c.update) <= step for c, step in zip(coordinates, steps, strict=True))
 
 
 # Expectations

@@ -222,4 +222,8 @@ def _largest(found: Comparison, r: int, run: str) -> str:
     first = found.largest[r].top[0]
     ties = ", ".join(f"{n} {kind}" for kind, n in found.ties_by_kind(r).items())
     place = rich_safe(f"{first.name}[{first.position}]")
-    return f"{rich_safe(run)}: largest Δ = {first.update:.6g} at {place}; coordinates of that size: {ties}"
+    count, steps = len(found.largest[r].top), found.single_steps(r)
+    return (
+        f"{rich_safe(run)}: largest Δ = {first.update:.6g} at {place}; coordinates of that size: {ties}; "
+        f"of the {count} largest, {steps} moved by one spacing of their dtype or less"
+    )
