@@ -2,9 +2,10 @@
 
 RUNs are folders of `esth train`, of one arm, one a seed. Of each, the smallest updates are zeroed up to a share or
 below a threshold, the model is rebuilt, and it answers the run's own held-out problems with the run's own random
-numbers, as the unchanged child did; as many zeroed in random order and largest first are the controls. `--pair BASE
-CHILD` does the same with any two models on a task (`--task`, and what else `esth evaluate` has). Every evaluation is
-kept in `--work`: a command that was killed goes on. Written are study.json, table.txt and sparsity.png.
+numbers, as base and child do, anew: what a run kept may come from another machine or version. As many zeroed in random
+order and largest first are the controls. `--pair BASE CHILD` does the same with any two models on a task (`--task`, and
+what else `esth evaluate` has). Every evaluation is kept in `--work`: a command that was killed goes on. Written are
+study.json, table.txt and sparsity.png.
 """
 
 import json
@@ -74,8 +75,11 @@ def _run(arguments: list[str]) -> int:
         subjects = of_runs([Path(path) for path in options.runs])
     shares = {order: options.shares if order == "smallest" else options.control_shares for order in ORDERS}
     wrong = next((s for given in shares.values() for s in given if not 0 < s < 1), None)
-    if wrong is not None or min(options.multiples, default=1.0) <= 0:
-        raise InputError(f"shares must lie between 0 and 1 (both ends are known), multiples above 0, not {wrong}")
+    if wrong is not None:
+        raise InputError(f"shares must lie between 0 and 1 (both ends are known), not {wrong:g}")
+    wrong = next((m for m in options.multiples if not 0 < m < math.inf), None)
+    if wrong is not None:
+        raise InputError(f"multiples must be above 0, not {wrong:g}")
     measured = [measure(s, shares, options.multiples, options.zeroing_seed, options.work) for s in subjects]
     command = shlex.join(["python", "-m", "llm.sparsity", *arguments])
     found = {"title": options.title or subjects[0].title, "command": command} | results(subjects, measured)
@@ -117,7 +121,6 @@ class Subject:
         family: the weights.
         identity: what an evaluation is a function of, beside the model.
         scales: what thresholds are measured in.
-        known: evaluations of "base" and "child" that are there already.
         opened: gives the evaluation of a folder, until it is left.
     """
 
@@ -126,7 +129,6 @@ class Subject:
     family: Family
     identity: list[Any]
     scales: list[Scale]
-    known: dict[str, Evaluation]
     opened: Callable[[], Any]
 
     def folder(self, work: Path) -> Path:
@@ -163,18 +165,14 @@ def of_run(run: RunFolder) -> Subject:
     family = open_family(config.init or config.model, [run.path])
     if config.init is None and fingerprint(read_tensors(family.base.folder)) != run.identity.get("weights"):
         raise InputError(f"{run.path} began from other weights than {config.model} has now")
-    update = run.checkpoints()[-1]
-    sets = {point.update: point.sets for point in run.points()}
-    if not all(HELD_OUT in found for found in sets.values()):
+    if not all(HELD_OUT in point.sets for point in run.points()):
         raise InputError(f"{run.path} has no held-out problems: there is nothing to judge a rebuilt model by")
-    known = {"base": sets.get(0, {}).get(HELD_OUT), "child": sets.get(update, {}).get(HELD_OUT)}
     return Subject(
         str(run.path),
         f"{config.model}, {config.method.upper()}",
         family,
         [to_json(config), HELD_OUT],
-        scales(run, update),
-        {name: evaluation for name, evaluation in known.items() if evaluation is not None},
+        scales(run, run.checkpoints()[-1]),
         lambda: _in_world(config),
     )
 
@@ -211,7 +209,7 @@ def of_pair(base: str, child: str, config: EvaluationConfig) -> Subject:
         yield lambda folder: evaluate(str(folder), config).model[0]
 
     settings = {f.name: getattr(config, f.name) for f in _OFFERED}
-    return Subject(child, f"{base} and {child}", open_family(base, [child]), [settings], [], {}, opened)
+    return Subject(child, f"{base} and {child}", open_family(base, [child]), [settings], [], opened)
 
 
 # Rebuilt and evaluated
@@ -272,7 +270,7 @@ class _Kept:
 
     def side(self, name: str) -> Evaluation:
         """Of the base, or of the unchanged child."""
-        return self.subject.known.get(name) or Evaluation.from_dict(json.loads(self._side(name).read_text()))
+        return Evaluation.from_dict(json.loads(self._side(name).read_text()))
 
     def read(self, order: str, count: int) -> dict[str, Any]:
         """What was found with so many coordinates zeroed."""
@@ -282,7 +280,7 @@ class _Kept:
         """Evaluate what is not there; the models are made one after another, and none is kept."""
         family = self.subject.family
         sides = {"base": family.base.folder, "child": family.children[0].folder}
-        sides = {n: f for n, f in sides.items() if n not in self.subject.known and not self._side(n).is_file()}
+        sides = {n: f for n, f in sides.items() if not self._side(n).is_file()}
         missing = {o: sorted({n for p, _, n in wanted if p == o and not self._file(o, n).is_file()}) for o in ORDERS}
         total, start, done = len(sides) + sum(map(len, missing.values())), time.monotonic(), 0
         if total == 0:
