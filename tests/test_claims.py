@@ -469,9 +469,9 @@ def test_sparsity_has_the_verdict_of_its_study() -> None:
         told(updates.sparsity, zeroed("maybe"), "tiny")
 
 
-def compared(inner: int = 90, outer: int = 99, largest: float = 10.0) -> dict[str, Any]:
+def compared(inner: int = 90, outer: int = 99, largest: float = 10.0, chance: float = 10.0) -> dict[str, Any]:
     def run(name: str, kinds: dict[str, int], size: float) -> dict[str, Any]:
-        expected = {kind: {"mean": 10.0, "lower": 5, "upper": 15} for kind in kinds}
+        expected = {kind: {"mean": chance, "lower": 5, "upper": 15} for kind in kinds}
         landing = {"top_by_kind": kinds, "expected_by_size": expected}
         return {"name": name, "magnitudes": {"whole": {"largest": size}}, "landing": landing}
 
@@ -492,6 +492,7 @@ def test_where_the_largest_updates_lie() -> None:
     assert of(compared()) == "seen"
     assert of(compared(inner=45)) == of(compared(outer=85)) == of(compared(largest=3.0)) == "contrary"
     assert of(compared(inner=50)) == "undecided"
+    assert of(compared(chance=46.0)) == "contrary" and of(compared(chance=45.0)) == "undecided"  # of two kinds each
     one = compared()
     one["runs"] = one["runs"][1:3]
     assert of(one) == "undecided: one seed (these runs alone: seen)"

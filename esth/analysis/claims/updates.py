@@ -4,13 +4,10 @@ import math
 import re
 from collections.abc import Callable, Iterator
 
-import numpy as np
-
 from esth.analysis.claims.claim import SEEDS, UNLEARNED, Part, Row, Verdict, judge, one_seed, over_seeds, ratio
 from esth.analysis.claims.sources import Found
 from esth.analysis.sparsity_curve import PAPER
 from esth.errors import InputError
-from esth.estimators.intervals import Interval
 
 STEPS = {"1 step": "an update's rms in a coordinate (P4.4)", "1 sigma": "σ"}
 """Both readings of "one ES step" (`esth.analysis.sparsity`)."""
@@ -64,24 +61,26 @@ def sparsity(found: Found, scale: str) -> Iterator[Row]:
 
 
 def landing(found: Found, scale: str, model: str) -> Iterator[Row]:
-    """C6. Seen: of the largest coordinates of ES more than MOST are in norms and attention projections, of those of
-    GRPO more than ALL in embeddings and head, and the largest change of ES is more than ORDER times that of GRPO's.
+    """C6. Seen: of the largest coordinates of ES more than MOST are in norms and attention projections, and more than
+    exchangeable changes would put there; of those of GRPO more than ALL are in embeddings and head; and the largest
+    change of ES is more than ORDER times that of GRPO's.
     """
     names = [found.text("runs", i, "name") for i in range(found.count("runs"))]
     es, grpo = ([i for i, name in enumerate(names) if _method(name, found) == method] for method in ("es", "grpo"))
     if not es or not grpo:
         raise InputError(f"{found.file} must compare runs of ES and of GRPO with their base (C6)")
+    inner, chance = _shares(found, es, _inner), _shares(found, es, _inner, "expected_by_size", "mean")
     largest = [[found.number("runs", i, "magnitudes", "whole", "largest") for i in runs] for runs in (es, grpo)]
+    more = over_seeds([share - by_size for share, by_size in zip(inner, chance, strict=True)])
     parts = [
-        Part("of ES's largest, in norms and attention", _share(found, es, _inner), above=MOST, signed=False),
-        Part("of GRPO's, in embeddings and head", _share(found, grpo, _outer), above=ALL, signed=False),
+        Part("of ES's largest, in norms and attention", over_seeds(inner), above=MOST, signed=False),
+        Part("less what exchangeable changes would put there", more, above=0),
+        Part("of GRPO's, in embeddings and head", over_seeds(_shares(found, grpo, _outer)), above=ALL, signed=False),
         Part("largest change, ES over GRPO", ratio(largest[0], largest[1]), above=ORDER, signed=False),
     ]
     seeds = min(len(es), len(grpo))
     verdict, why = judge(parts, seeds=seeds)
-    chance = [sum(_counts(found, i, _inner, "expected_by_size", "mean")) for i in es]
-    note = f"exchangeable changes would put {np.mean(chance):.0f} of the largest in norms and attention"
-    yield Row("C6", scale, model, "largest changes", "ES; GRPO", tuple(parts), verdict, why, (note,), seeds, found.name)
+    yield Row("C6", scale, model, "largest changes", "ES; GRPO", tuple(parts), verdict, why, (), seeds, found.name)
 
 
 def _inner(kind: str) -> bool:
@@ -92,20 +91,19 @@ def _outer(kind: str) -> bool:
     return kind.startswith("embedding") or kind == "head"
 
 
-def _share(found: Found, runs: list[int], of: Callable[[str], bool]) -> Interval | None:
-    """Of the largest coordinates of each run, those of some kinds, over runs; None where a run changed nothing."""
-    tops = [_top(found, i) for i in runs]
-    counts = [sum(_counts(found, i, of, "top_by_kind")) for i in runs]
-    return over_seeds([c / top for c, top in zip(counts, tops, strict=True)]) if min(tops) > 0 else None
+def _shares(
+    found: Found, runs: list[int], of: Callable[[str], bool], name: str = "top_by_kind", *field: str
+) -> list[float]:
+    """Of the largest coordinates of each run, those of some kinds; none where a run changed nothing."""
 
+    def count(run: int, name: str, of: Callable[[str], bool], *field: str) -> float:
+        at = ("runs", run, "landing", name)
+        return sum(found.number(*at, kind, *field) for kind in found.names(*at) if of(kind))
 
-def _counts(found: Found, run: int, of: Callable[[str], bool], name: str, *field: str) -> list[float]:
-    at = ("runs", run, "landing", name)
-    return [found.number(*at, kind, *field) for kind in found.names(*at) if of(kind)]
-
-
-def _top(found: Found, run: int) -> float:
-    return sum(_counts(found, run, lambda kind: True, "top_by_kind"))
+    tops = [count(run, "top_by_kind", lambda kind: True) for run in runs]
+    if min(tops) <= 0:
+        return []
+    return [count(run, name, of, *field) / top for run, top in zip(runs, tops, strict=True)]
 
 
 def _method(name: str, found: Found) -> str:
