@@ -58,7 +58,12 @@ def run(program: str, work: Callable[[list[str]], int], arguments: Sequence[str]
         return 130
 
 
-def _run(arguments: list[str]) -> int:
+def parse(arguments: list[str]) -> Any:
+    """The options of a command line; nothing is run.
+
+    Raises:
+        InputError, ArgumentError: an unknown option, a value that is not accepted.
+    """
     command, method = (*arguments, "", "")[:2]
     settings = _settings(command, method)
     if settings is not None:
@@ -66,9 +71,14 @@ def _run(arguments: list[str]) -> int:
         _check_options(arguments, [f.name for f in fields(settings)] + OWN_OPTIONS[command])
     parser = _parser(method if command == "train" else command, _defaults(command, method, arguments))
     options = parser.parse_args(arguments)
+    if options.subcommand == "diversity" and options.diversity.sources:
+        refuse_beside_from(arguments, {"--from"})
+    return options
+
+
+def _run(arguments: list[str]) -> int:
+    options = parse(arguments)
     if options.subcommand == "diversity":
-        if options.diversity.sources:
-            refuse_beside_from(arguments, {"--from"})
         return _diversity(options.diversity)
     if options.subcommand == "train":
         return _train(options.train.subcommand, options.train[options.train.subcommand])
