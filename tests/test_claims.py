@@ -516,28 +516,36 @@ def test_what_was_not_run_says_what_would_run_it(tmp_path: Path) -> None:
     assert {row.source for row in there} == {f"{tmp_path.name}/training/demo"}
 
 
-def test_damaged_files_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_files_are_named(tmp_path: Path) -> None:
     study = tmp_path / "training" / "tiny-3" / "study.json"
     study.parent.mkdir(parents=True)
     good = json.loads((RESULTS / "training" / "tiny-3" / "study.json").read_text())
-    old = copy.deepcopy(good)
-    del old["differences"]
+    old = {name: value for name, value in good.items() if name != "differences"}
     for content in ("{", "[]", json.dumps(old), json.dumps({**good, "learned": {}}), "\udcff"):
         study.write_text(content, errors="surrogateescape")
-        assert main(["claims", "--results", str(tmp_path)]) == 2
-        out, err = capsys.readouterr()
-        assert out == "" and err.count("\n") == 1 and str(study) in err
+        with pytest.raises(InputError, match=f"^{study} "):
+            rows(tmp_path)
     study.unlink()
-    shutil.copytree(RESULTS / "training" / "demo", tmp_path / "training" / "demo")
-    point = tmp_path / "training" / "demo" / "es" / "evaluations" / "000012.json"
+    demo = tmp_path / "training" / "demo"
+    shutil.copytree(RESULTS / "training" / "demo", demo)
+    point = demo / "es" / "evaluations" / "000012.json"
     for content in ("{}", point.read_text().replace('"greedy"', '"other"')):
         point.write_text(content)
-        assert main(["claims", "--results", str(tmp_path)]) == 2
-        err = capsys.readouterr().err
-        assert err.count("\n") == 1 and "demo/es/evaluations" in err
-    for arguments in (["--results", str(tmp_path / "none")], ["--short"], ["--out", str(tmp_path)]):
+        with pytest.raises(InputError, match=f"^{demo}/es/evaluations"):
+            rows(tmp_path)
+    point.unlink()
+    with pytest.raises(InputError, match=f"^{demo}/es/evaluations .* no held-out start and end"):
+        rows(tmp_path)
+
+
+def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "updates").mkdir()
+    (tmp_path / "updates" / "tiny-3.json").write_text("{}")
+    none = str(tmp_path / "none")
+    for arguments in (["--results", str(tmp_path)], ["--results", none], ["--short"], ["--out", str(tmp_path)]):
         assert main(["claims", *arguments]) == 2
-        assert capsys.readouterr().err.count("\n") == 1
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -559,7 +567,7 @@ def test_anything_in_the_place_of_anything_is_a_message_or_a_row(content: Any, r
         return [path, *(p for key, entry in inside for p in places(entry, (*path, key)))]
 
     refused = 0
-    for path in rng.choices([p for p in places(content) if p], k=150):
+    for path in rng.choices([p for p in places(content) if p], k=80):
         changed = copy.deepcopy(content)
         here = changed
         for key in path[:-1]:
@@ -571,7 +579,7 @@ def test_anything_in_the_place_of_anything_is_a_message_or_a_row(content: Any, r
         except InputError as error:
             refused += 1
             assert "file.json" in str(error) and "\n" not in str(error)
-    assert refused > 20
+    assert refused > 10
 
 
 # The committed results
@@ -587,12 +595,13 @@ def test_the_tables_in_the_documentation_are_those_of_the_results(capsys: pytest
 
 def test_figures_are_those_of_the_results() -> None:
     study = json.loads((RESULTS / "training" / "tiny-3" / "study.json").read_text())
-    found = [r for r in rows(RESULTS) if (r.claim, r.model, r.arms) == ("C3", "tiny-3", ES)]
+    every = rows(RESULTS)
+    found = [r for r in every if (r.claim, r.model, r.arms) == ("C3", "tiny-3", ES)]
     gains = study["ends"][ES]["effects"]["held-out"]
     shown = [part.to_dict()["interval"] for part in found[0].parts]
     wanted = [gains[f"pass@{k}"][field] for field in ("gain", "beyond_drift") for k in (1, 16, 32)]
     assert shown == wanted
-    (drift,) = [r for r in rows(RESULTS) if (r.claim, r.model, r.reading) == ("C4", "demo", "at equal updates")]
+    (drift,) = [r for r in every if (r.claim, r.model, r.reading) == ("C4", "demo", "at equal updates")]
     lines = [
         (RESULTS / "training" / "demo" / name / "evaluations" / "000012.json").read_text() for name in ("es", "grpo")
     ]
@@ -606,7 +615,8 @@ def test_every_claim_is_told_at_every_scale_the_same_each_time(
     found = rows(RESULTS)
     assert list(dict.fromkeys(row.claim for row in found)) == list(CLAIMS)
     assert [row for row in found if row.claim == "C1"][-1].verdict is NOT_RUN
-    assert rows(RESULTS) == found and markdown(rows(RESULTS)) == markdown(found)
+    again = rows(RESULTS)
+    assert [row.to_dict() for row in again] == [row.to_dict() for row in found] and markdown(again) == markdown(found)
     assert len(short(found).splitlines()) == 2 + len(CLAIMS) + 2
     assert main(["claims", "--results", str(RESULTS), "--out", str(tmp_path / "claims.json")]) == 0
     text = capsys.readouterr().out
