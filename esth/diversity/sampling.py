@@ -56,6 +56,7 @@ class Spoken:
     response: list["Response"] = field(default_factory=list)
 
     def add(self, member: int, grid: Sequence[Sequence["Response"]]) -> None:
+        """Enter what a member said: responses by prompt and sample."""
         for x, row in enumerate(grid):
             for s, response in enumerate(row):
                 self.prompt.append(x)

@@ -250,6 +250,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """The command line: pretrain a checkpoint into a folder; the exit status."""
     parser = _Parser(prog="python -m esth.models.tiny", description="Pretrain a tiny language model.")
     parser.add_argument("out", type=Path, metavar="OUT", help="the folder to write; it must not exist")
     parser.add_argument("--numbers", type=int, default=3, help="numbers of a chain: 3 (easy, the default) or 4 (hard)")

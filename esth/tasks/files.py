@@ -63,6 +63,7 @@ class Record:
         return tuple(x.strip() for x in value)
 
     def reject(self, fault: str) -> NoReturn:
+        """Raise InputError that says where the record is and what is wrong with it."""
         raise InputError(f"{self.where}: {fault}")
 
 

@@ -282,6 +282,7 @@ def _any_problem(rng: random.Random) -> Problem:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """The command line: judge odd answers; the exit status, 1 if a verifier broke."""
     parser = argparse.ArgumentParser(prog="python -m esth.tasks.fuzz", description="Attack the verifiers.")
     parser.add_argument("--count", type=float, default=1e5, help="answers to judge (default 1e5)")
     parser.add_argument("--seed", type=int, default=0)
