@@ -5,12 +5,10 @@ import base64
 import re
 from pathlib import Path
 
+import nbformat
 import pytest
 
-nbformat = pytest.importorskip("nbformat")
-pytest.importorskip("ipykernel")
-
-from notebooks import refresh  # noqa: E402
+from notebooks import refresh
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
@@ -153,3 +151,47 @@ def test_it_runs_top_to_bottom(path, environment):
 def kinds(cell) -> list:
     """What a cell puts out: names of streams, formats of results. Quick mode changes sizes, and so nothing of this."""
     return [sorted(o.data) if "data" in o else o.get("name", o.output_type) for o in cell.outputs]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, environment):
+    """An empty folder of notebooks, and a way to write one."""
+    monkeypatch.setattr(refresh, "FOLDER", tmp_path)
+    monkeypatch.setenv("IPYTHONDIR", environment["IPYTHONDIR"])
+
+    def write(name: str, *sources: str) -> Path:
+        path = tmp_path / name
+        code = [nbformat.v4.new_code_cell(source, id=f"cell-{k}") for k, source in enumerate(sources)]
+        nbformat.write(nbformat.v4.new_notebook(cells=code), path)
+        return path
+
+    return write
+
+
+@pytest.mark.slow
+def test_refresh_writes_what_the_code_says_and_nothing_else(folder, monkeypatch):
+    figure = "%matplotlib inline\nfrom esth import plots\nfig, (ax,) = plots.figure('one', 1)\nfig"
+    path = folder("01_one.ipynb", "import os\nprint('ESTH_QUICK' in os.environ)", figure)
+    monkeypatch.setenv("ESTH_QUICK", "1")
+    assert refresh.main(["01"]) == 0
+    first = path.read_text()
+    assert refresh.main([]) == 0 and path.read_text() == first
+    quick, drawn = cells(path, "code")
+    assert quick.outputs[0].text == "False\n", "outputs in the repository are those of the full sizes"
+    assert base64.b64decode(drawn.outputs[0].data["image/png"]).startswith(b"\x89PNG")
+    assert "iopub" not in first and "version" not in nbformat.read(path, as_version=4).metadata.language_info
+    (run,) = [c.outputs[0].text for c in refresh.execute(path, quick=True).cells[:1]]
+    assert run == "True\n"
+
+
+@pytest.mark.slow
+def test_refresh_leaves_a_failing_notebook_alone(folder, capsys):
+    path = folder("02_two.ipynb", "1 / 0")
+    before = path.read_bytes()
+    assert refresh.main(["02_two"]) == 1
+    assert path.read_bytes() == before and "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_refresh_refuses_a_name_it_does_not_know(folder, capsys):
+    assert refresh.main(["11_eleven"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
