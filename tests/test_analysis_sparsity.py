@@ -426,6 +426,8 @@ def test_the_margin_is_a_second_condition() -> None:
         (-0.01, 0.005, False, False),  # a small loss, but one
         (0.03, 0.01, True, True),
         (0.0, 0.5, True, False),
+        (0.0, 0.0199, True, True),
+        (0.0, 0.0201, True, False),
     ):
         assert (no_loss_seen(interval(value, half)), within_margin(interval(value, half))) == (seen, within)
 
