@@ -469,6 +469,18 @@ def test_sparsity_has_the_verdict_of_its_study() -> None:
         told(updates.sparsity, zeroed("maybe"), "tiny")
 
 
+def test_several_arms_of_one_claim_are_rows_of_which_the_first_is_shown(tmp_path: Path) -> None:
+    for arm, verdict in (("es", "seen"), ("es-half-step", "contrary")):
+        file = tmp_path / "sparsity" / f"tiny-3-{arm}" / "study.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(zeroed(verdict)))
+    found = [row for row in rows(tmp_path) if row.claim == "C5" and row.reading == "can be zeroed"]
+    assert [(str(row.verdict), row.main) for row in found] == [("seen", True), ("contrary", False)]
+    assert found[1].source == f"{tmp_path.name}/sparsity/tiny-3-es-half-step/study.json"
+    (line,) = [line for line in short(rows(tmp_path)).splitlines() if line.startswith("| C5 ")]
+    assert line.endswith("| – | seen | not run |")
+
+
 def compared(inner: int = 90, outer: int = 99, largest: float = 10.0, chance: float = 10.0) -> dict[str, Any]:
     def run(name: str, kinds: dict[str, int], size: float) -> dict[str, Any]:
         expected = {kind: {"mean": chance, "lower": 5, "upper": 15} for kind in kinds}

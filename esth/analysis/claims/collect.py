@@ -1,7 +1,7 @@
 """Every claim at every scale, from a folder of results: `rows`."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ class Source:
     """A result file, the claims it tells of, and how.
 
     Attributes:
-        path: below the folder of results.
+        path: below the folder of results; with a *, of several files: the first is that of the short table.
         scale, model: that a row has where it is not there.
         claims: by id.
         command: that makes it.
@@ -38,11 +38,12 @@ class Source:
         Raises:
             InputError: a file that is damaged or from another version.
         """
-        file = results / self.path
-        name = f"{results.resolve().name}/{self.path}"
-        if file.exists():
-            yield from self.read(file, name, self.scale, self.model)
-        else:
+        files = sorted(results.glob(self.path))
+        for i, file in enumerate(files):
+            name = f"{results.resolve().name}/{file.relative_to(results).as_posix()}"
+            for row in self.read(file, name, self.scale, self.model):
+                yield row if i == 0 else replace(row, main=False)
+        if not files:
             for claim in self.claims:
                 yield Row(claim, self.scale, self.model, "", command=self.command, cost="no GPU needed")
 
@@ -92,8 +93,8 @@ SOURCES = (
     Source("llm/demo-arithmetic/two_point.json", "real", "demo", ("C10",),
            "python -m llm --model demo --out results/llm/demo-arithmetic", _plain(ablations.two_point_measured)),
     *(
-        Source(f"sparsity/{model}/study.json", scale, model, ("C5",),
-               f"python -m llm.sparsity RUN --out results/sparsity/{model}", _plain(updates.sparsity, "scale"))
+        Source(f"sparsity/{model}-es*/study.json", scale, model, ("C5",),
+               f"python -m llm.sparsity RUN --out results/sparsity/{model}-es", _plain(updates.sparsity, "scale"))
         for scale, model in (("tiny", "tiny-3"), ("real", "demo"))
     ),
     *(
