@@ -51,8 +51,10 @@ class Run:
 
     @property
     def begun_from(self) -> str:
-        """Weights, problems and decoding, as one key: two runs that share it can be compared."""
-        told = {k: v for k, v in self.identity.items() if k not in ("model", "init", "versions")}
+        """Weights, problems and decoding, as one key: two runs that share it can be compared; of further tasks those
+        that both were evaluated on."""
+        told = {k: v for k, v in self.identity.items() if k not in ("model", "init", "versions", "evaluated")}
+        told |= {k: v for k, v in self.identity.get("evaluated", {}).items() if k in ("train", "held-out")}
         return json.dumps([told, self.config.temperature, self.config.max_tokens], sort_keys=True)
 
     @property
