@@ -44,6 +44,7 @@ def show(found: Comparison, *, layers: bool = False, tensors: bool = False, cons
     if len(runs) > 1:
         console.print(_cosines(found, runs))
     console.print(_top(found, runs))
+    console.print(_kinds(found, runs))
     console.print(_layers(found, runs))
     for r, run in enumerate(runs):
         console.print(_largest(found, r, run))
@@ -102,23 +103,18 @@ def _whole(found: Comparison, runs: Sequence[str]) -> Table:
 
 
 def _drift(title: str, tallies: Mapping[str, Tally], runs: Sequence[str]) -> Table:
-    table = _table(
-        title,
-        (
-            "",
-            "coordinates",
-            *(f"{run}\n{what}" for run in runs for what in ("relative", "changed", "lost")),
-        ),
-    )
+    """A row for each place and run: any number of runs fits."""
+    table = _table(title, ("", "coordinates", "run", "relative", "changed", "lost"))
     for name, tally in tallies.items():
-        cells = []
-        for r in range(len(runs)):
-            cells += [
+        for r, run in enumerate(runs):
+            table.add_row(
+                rich_safe(name) if r == 0 else "",
+                f"{tally.size:,}" if r == 0 else "",
+                rich_safe(run),
                 f"{tally.relative(r):.4g}",
                 _share(tally.changed[r], tally.size),
                 _share(tally.lost[r], tally.changed[r]),
-            ]
-        table.add_row(rich_safe(name), f"{tally.size:,}", *cells)
+            )
     return table
 
 
@@ -170,13 +166,11 @@ def _expected(expected: Expected | None) -> str:
 
 
 def _top(found: Comparison, runs: Sequence[str]) -> Table:
-    k = found.largest[0].k
     fisher = found.traces is not None
     columns = ["", "of\ncoordinates", "of tr F", "expected\nby size", "expected\nby Fisher"]
-    by_run = [f"{run}\n{what}" for run in runs for what in ("count", "of ‖Δ‖²", "largest")]
     table = _table(
-        f"The {k} largest |Δ| by kind (counts exact)",
-        [c for c in columns if fisher or "F" not in c] + by_run,
+        f"The {found.largest[0].k} largest |Δ| by kind (counts exact)",
+        [*(c for c in columns if fisher or "F" not in c), *runs],
         f"Expected: mean and {CONFIDENCE:.0%} interval; ▲ ▼ lie outside that by size. By size: all coordinates alike."
         + " By Fisher: normal, the variance that of each tensor's mean Fisher information." * fisher,
     )
@@ -190,29 +184,38 @@ def _top(found: Comparison, runs: Sequence[str]) -> Table:
         cells.append(_expected(by_size[kind]))
         if fisher:
             cells.append(_expected((by_fisher or {}).get(kind)))
-        for r in range(len(runs)):
-            peaks = [abs(p.update) for name, p in found.largest[r].peaks.items() if found.label(name) == kind]
-            cells += [
-                _against(found.top_by_kind(r).get(kind, 0), found.expected_by_size(r)[kind]),
-                f"{found.square_share(r)[kind]:.1%}",
-                f"{max(peaks, default=0.0):.3g}",
-            ]
+        counts = (found.top_by_kind(r).get(kind, 0) for r in range(len(runs)))
+        cells += [_against(n, found.expected_by_size(r)[kind]) for r, n in enumerate(counts)]
         table.add_row(rich_safe(kind), *cells)
     return table
 
 
+def _kinds(found: Comparison, runs: Sequence[str]) -> Table:
+    """Share of ‖Δ‖² and the largest |Δ| of each kind, a row for each run."""
+    table = _table("Share of ‖Δ‖² in each kind, and its largest |Δ| (exact)", ("", *map(rich_safe, found.labels)))
+    shares = found.sizes_by_kind
+    table.add_row("coordinates", *(_share(shares[kind], found.family.size) for kind in found.labels))
+    for r, run in enumerate(runs):
+        peaks = {kind: 0.0 for kind in found.labels}
+        for name, peak in found.largest[r].peaks.items():
+            peaks[found.label(name)] = max(peaks[found.label(name)], abs(peak.update))
+        square = found.square_share(r)
+        table.add_row(rich_safe(run), *(f"{square[kind]:.1%}\n{peaks[kind]:.3g}" for kind in found.labels))
+    return table
+
+
 def _layers(found: Comparison, runs: Sequence[str]) -> Table:
+    """Of how many layers each kind holds the largest |Δ|, a row for each run under what is expected."""
+    kinds = [k for k in found.labels if any(found.expected_peaks(r)[k].mean > 0 for r in range(len(runs)))]
     table = _table(
         "Layers by the kind that holds their largest |Δ| (counts exact; expected by size within the layer)",
-        ("", *(f"{run}\n{what}" for run in runs for what in ("layers", "expected"))),
+        ("", *map(rich_safe, kinds)),
     )
-    for kind in found.labels:
-        cells = []
-        for r in range(len(runs)):
-            expected = found.expected_peaks(r)[kind]
-            cells += [_against(found.peaks_by_kind(r).get(kind, 0), expected), _expected(expected)]
-        if any(found.expected_peaks(r)[kind].mean > 0 for r in range(len(runs))):
-            table.add_row(rich_safe(kind), *cells)
+    most = max(range(len(runs)), key=lambda r: len(found.layer_peaks(r)))
+    table.add_row("expected", *(_expected(found.expected_peaks(most)[kind]) for kind in kinds))
+    for r, run in enumerate(runs):
+        counts = found.peaks_by_kind(r)
+        table.add_row(rich_safe(run), *(_against(counts.get(kind, 0), found.expected_peaks(r)[kind]) for kind in kinds))
     return table
 
 
