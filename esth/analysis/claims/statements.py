@@ -5,7 +5,7 @@ CLAIMS = {
     "C2": "GRPO ends below the base on pass@16 and pass@32 (15 of 18 comparisons, easy setting) and has the larger "
     "pass@1.",
     "C3": "ES improves pass@1, pass@16 and pass@32 together.",
-    "C4": "ES moves the weights 40 to 44 times as far as GRPO, relative to their norm.",
+    "C4": "ES moves the weights further than GRPO, relative to their norm (in the paper 40 to 44 times as far).",
     "C5": "77.6 to 93.0 % of the nonzero updates of ES lie below a threshold within one ES step and can be zeroed.",
     "C6": "The largest updates of ES are in norms and attention projections; those of GRPO are an order smaller, and "
     "all in the embeddings and the head.",
