@@ -1,7 +1,7 @@
 """The API reference, from the docstrings: python docs/reference.py [FOLDER] writes HTML into docs/api, or FOLDER.
 
-Every module of esth that has a public name has a page; shapes, units, errors and numbers of statements are where the code
-has them. Needs pdoc (extra `dev`).
+Every public module of esth has a page; shapes, units, errors and numbers of statements are where the code has them.
+Needs pdoc (extra `dev`).
 """
 
 import importlib
