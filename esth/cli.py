@@ -1,5 +1,6 @@
 """The command line, `esth COMMAND`: a user's mistake is one line and exit status 2."""
 
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -407,10 +408,10 @@ def _claims(options: Any) -> int:
 
 
 def _compare(options: Any) -> int:
+    from esth._files import write_text
     from esth.analysis.compare import compare
     from esth.analysis.show import show
     from esth.analysis.traces import TraceConfig
-    from esth.diversity import write_json
 
     _check_file(options.out)
     fisher = None if options.fisher is None else TraceConfig(options.fisher, prompts=options.fisher_prompts)
@@ -418,7 +419,7 @@ def _compare(options: Any) -> int:
         found = compare(options.base, options.runs, top=options.top, fisher=fisher, progress=progress)
     show(found, layers=options.layers, tensors=options.tensors)
     if options.out is not None:
-        write_json(options.out, found.to_dict())
+        write_text(options.out, json.dumps(found.to_dict(), ensure_ascii=False) + "\n")
         print(f"written to {options.out}")
     return 0
 

@@ -9,6 +9,8 @@ response, and the evaluations on the way. What turns tokens into hours are assum
                      performance lab reports 11,500 to 34,500 tokens/s, read and written, of Qwen3.5-9B with vLLM on an
                      H100 80GB (docs.gpustack.ai, performance-lab/qwen3.5-9b/h100). 20,000 lies an eighth below the
                      bound and within what a model of six times the size is reported to do
+    NOISE            seconds a number on one core, which was measured (x86-64). Every member is drawn twice, for its
+                     responses and in the update, on THREADS cores that are assumed to be as many times as fast
     TRAINED          gradients of GRPO: 6 FLOPs a parameter and token, at 30 % of 989 TFLOP/s (bfloat16, dense)
 
 GRPO samples in TRL without vLLM here, which is slower: its hours are a lower bound.
@@ -31,6 +33,8 @@ SAMPLED = 20_000.0
 """Tokens a second."""
 TRAINED = 0.3 * 989e12 / (6 * PARAMETERS)
 """Tokens a second."""
+NOISE = 4e-9
+THREADS = 16
 SEEDS = 3
 
 
@@ -45,9 +49,8 @@ class Run:
     @property
     def command(self) -> str:
         """What starts it, of one seed."""
-        return " ".join(
-            ["esth train", self.method, "--preset", PRESET, *(f"--{k} {v}" for k, v in self.options.items())]
-        )
+        options = {**({"threads": THREADS} if self.method == "es" else {}), **self.options}
+        return " ".join(["esth train", self.method, "--preset", PRESET, *(f"--{k} {v}" for k, v in options.items())])
 
     @property
     def config(self) -> ESConfig | GRPOConfig:
@@ -58,8 +61,13 @@ class Run:
     @property
     def hours(self) -> float:
         """On one GPU, of one seed; a model of `size` times the parameters takes as much longer."""
-        trained, evaluated = tokens(self.config)
-        seconds = (trained + evaluated) / SAMPLED + (trained / TRAINED if self.method == "grpo" else 0.0)
+        config = self.config
+        trained, evaluated = tokens(config)
+        seconds = (trained + evaluated) / SAMPLED
+        if isinstance(config, ESConfig):
+            seconds += 2 * config.population * config.updates * PARAMETERS * NOISE / THREADS
+        else:
+            seconds += trained / TRAINED
         return self.size * seconds / 3600
 
 
@@ -89,7 +97,8 @@ class Plan:
         """In words."""
         hours = SEEDS * sum(run.hours for run in self.runs)
         bound = "at least " if any(run.method == "grpo" for run in self.runs) else ""
-        return f"{bound}{hours:,.0f} hours of one {GPU} for {SEEDS} seeds, at {SAMPLED:,.0f} tokens/s (assumed)"
+        machine = f"one {GPU} and {THREADS} cores"
+        return f"{bound}{hours:,.0f} hours of {machine} for {SEEDS} seeds, at {SAMPLED:,.0f} tokens/s (assumed)"
 
 
 MODEL = str(PRESETS["es"][PRESET]["model"])
