@@ -10,7 +10,6 @@ same σ, α, prompts and updates for all of them; the middle one is tiny-3. Two 
   noise draws it toward ½, so the share of a normal distribution with the members' own mean and spread stands beside it.
 """
 
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -20,12 +19,13 @@ from typing import Any
 
 import numpy as np
 from jsonargparse import ArgumentParser
+from numpy.typing import NDArray
 from scipy import stats
 
 from esth import plots
-from esth._files import write_text
+from esth._files import write_whole
 from esth.cli import run
-from esth.estimators.intervals import Interval, clopper_pearson
+from esth.estimators.intervals import Interval, clopper_pearson, crossed
 from esth.models import tiny
 from esth.noise import Member, hashed, population
 from esth.training import ESConfig
@@ -43,12 +43,15 @@ KS = (1, 16, 32)
 SIGMAS = (0.01, 0.03)
 """Distances at which members are set beside their center: a third of the training's σ, and that σ."""
 
-MEMBERS = 256
-RESPONSES = 2
+MEMBERS = 128
+RESPONSES = 8
 """Of each member to each training problem."""
 
 WIDTHS = {"small": 40, "middle": 64, "large": 96}
 """hidden_size; the middle one is tiny-3, and the other two are pretrained by the same recipe and seed."""
+
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -112,47 +115,62 @@ def arms(found: Sequence[Size]) -> dict[tuple[str, int], Arm]:
 # How dense improving members are
 
 
-def density(size: Size, sigma: float, file: Path) -> dict[str, Any]:
-    """The share of members that beat their center at one σ; kept in `file`."""
+def gains_of_members(size: Size, sigma: float, file: Path) -> Floats:
+    """Success of members less their center's [members, problems], on the same random numbers; kept in `file`."""
     if file.is_file():
-        return dict(json.loads(file.read_text()))
+        return np.asarray(np.load(file), dtype=np.float64)
     world = make_world(config(size, REFERENCE))
     try:
         everything = np.arange(world.n_problems)[None]
         decoding, seed = Decoding("sampled", RESPONSES, common=True), hashed(0, "density")
         members = population(hashed(0, "density", "members"), MEMBERS)
         center = world.rewards([Member(0)], 0.0, everything, decoding, seed).values[0]
-        wins = []
+        found = []
         for start in range(0, MEMBERS, 32):
             block = members[start : start + 32]
             problems = np.broadcast_to(everything, (len(block), world.n_problems))
-            wins.append(world.rewards(block, sigma, problems, decoding, seed).values - center)
+            found.append((world.rewards(block, sigma, problems, decoding, seed).values - center).mean(axis=2))
     finally:
         world.close()
-    found = {"sigma": sigma, "center": float(center.mean()), **shares(np.concatenate(wins).mean(axis=2))}
-    write_text(file, json.dumps(found) + "\n")
-    return found
+    gains = np.concatenate(found)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, lambda stream: np.save(stream, gains))
+    return gains
 
 
-def shares(gains: np.ndarray) -> dict[str, Any]:
+def shares(gains: Floats) -> dict[str, Any]:
     """Of gains over the center [members, problems]: how many members gain, and the members' own mean and spread.
 
-    The spread is what remains of the variance of measured gains when the variance that drawing problems and responses
-    gives a mean is taken off; `normal` is the share of a normal distribution with that mean and spread above 0.
+    Members and problems are both samples, and the center's own responses are common to all members: intervals are
+    crossed, that of the share by a bootstrap of both (and no shorter than the exact one over members alone). The spread
+    is what remains of the variance of measured gains when the residual's share, what neither a member nor a problem
+    explains, is taken off; `normal` is the share above 0 of a normal distribution with that mean and spread.
     """
+    n, problems = gains.shape
     mean = gains.mean(axis=1)
-    noise = float(np.mean(gains.var(axis=1, ddof=1)) / gains.shape[1])
+    rest = gains - mean[:, None] - gains.mean(axis=0) + gains.mean()
+    noise = float(np.sum(rest**2) / ((n - 1) * (problems - 1)) / problems)
     spread = math.sqrt(max(0.0, float(mean.var(ddof=1)) - noise))
     better = int((mean > 0).sum())
+    exact, drawn = clopper_pearson(better, n), _bootstrap_share(gains)
     return {
-        "members": len(mean),
+        "members": n,
         "better": better,
-        "share": _plain(clopper_pearson(better, len(mean))),
-        "mean": float(mean.mean()),
+        "share": _plain(Interval(better / n, min(exact.lower, drawn[0]), max(exact.upper, drawn[1]))),
+        "mean": _plain(crossed(gains)),
         "spread": spread,
         "noise": math.sqrt(noise),
         "normal": float(stats.norm.sf(0, mean.mean(), spread)) if spread > 0 else None,
     }
+
+
+def _bootstrap_share(gains: Floats, draws: int = 2000) -> Floats:
+    """95 % of the share of members above 0 when members and problems are drawn again: [2]."""
+    rng, (n, problems) = np.random.default_rng(0), gains.shape
+    counts = rng.multinomial(problems, np.full(problems, 1 / problems), draws)
+    above = (gains @ counts.T / problems > 0).T  # [draws, members]
+    kept = np.take_along_axis(above, rng.integers(0, n, (draws, n)), axis=1)
+    return np.asarray(np.quantile(kept.mean(axis=1), [0.025, 0.975]))
 
 
 # The command
@@ -167,13 +185,19 @@ def study(found: Sequence[Size], runs: dict[str, list[Trajectory]], folder: Path
         difference = ends["differences"][every[size, n]][every[size, REFERENCE]]
         return {"difference": difference, "verdict": equivalence(Interval(*difference["pass@1"]), MARGIN)}
 
+    def gains(size: Size, sigma: float) -> Floats:
+        return gains_of_members(size, sigma, folder / "density" / f"{size.name}-{sigma}.npy")
+
+    names = {s.model: s.name for s in found}
+    for settings in ends["arms"].values():  # not where its folder lay
+        settings[0]["model"] = names[settings[0]["model"]]
     return {
         **{key: ends[key] for key in ("versions", "arms", "curves", "ends", "learned")},
         "margin": MARGIN,
         "reference": REFERENCE,
         "sizes": {s.name: s.parameters for s in found},
         "against the reference": {s.name: {str(n): against(s.name, n) for n in POPULATIONS[:-1]} for s in found},
-        "density": {s.name: [density(s, x, folder / "density" / f"{s.name}-{x}.json") for x in SIGMAS] for s in found},
+        "density": {s.name: [{"sigma": x, **shares(gains(s, x))} for x in SIGMAS] for s in found},
     }
 
 
@@ -193,14 +217,13 @@ def tables(found: dict[str, Any]) -> list[Any]:
             cells = [_told(effect["gain"]), _told(effect["beyond_drift"]), *difference]
             gains.add_row(name, f"{parameters:,}", str(n), f"{np.mean(row['responses']):,.0f}", *cells)
     dense = Table(title="Members that beat their center, on the same random numbers", title_justify="left")
-    for column in ("model", "sigma", "center", "share [95 %, members]", "mean gain", "spread", "normal share"):
+    for column in ("model", "sigma", "share [95 %]", "mean gain [95 %]", "spread", "normal share"):
         dense.add_column(column)
     for name, rows in found["density"].items():
         for row in rows:
             normal = "" if row["normal"] is None else f"{row['normal']:.3f}"
             share = "{:.3f} ({:.3f} … {:.3f})".format(*row["share"])
-            numbers = (f"{row['mean']:+.4f}", f"{row['spread']:.4f}", normal)
-            dense.add_row(name, f"{row['sigma']:g}", f"{row['center']:.3f}", share, *numbers)
+            dense.add_row(name, f"{row['sigma']:g}", share, _told(row["mean"]), f"{row['spread']:.4f}", normal)
     return [gains, dense]
 
 
