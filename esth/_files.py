@@ -15,8 +15,12 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     """Let `write` fill a new file, then put it in the place of `path`; its folder is made if need be.
 
     Raises:
-        InputError: the disk refuses; nothing is left behind.
+        InputError: the disk refuses; nothing is left behind. Or `path` is a device, a pipe or a folder, which a file
+            must not replace.
     """
+    path = path.resolve()  # the target of a link, not the link
+    if path.exists() and not path.is_file():
+        raise InputError(f"cannot write {path}: it is there and is no file")
     half = path.with_name(f".{path.name}.half")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -235,7 +235,7 @@ def _parser(chosen: str, defaults: dict[str, Any]) -> ArgumentParser:
         metavar="TASK",
         help="expect them by the base's Fisher information on TASK[:DIFFICULTY] too; loads it",
     )
-    add("--fisher-prompts", type=int, default=32, help="prompts it is estimated from, two responses to each")
+    add("--fisher-prompts", type=int, help="prompts it is estimated from, two responses to each (32, or all)")
     add("--out", type=Path, help="write everything to this JSON file")
     commands.add_subcommand("compare", compare, help="what training did to the weights")
 
@@ -414,6 +414,8 @@ def _compare(options: Any) -> int:
     from esth.analysis.traces import TraceConfig
 
     _check_file(options.out)
+    if options.fisher is None and options.fisher_prompts is not None:
+        raise InputError("--fisher-prompts goes with --fisher")
     fisher = None if options.fisher is None else TraceConfig(options.fisher, prompts=options.fisher_prompts)
     with progress_bars() as progress:
         found = compare(options.base, options.runs, top=options.top, fisher=fisher, progress=progress)

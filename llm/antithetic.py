@@ -28,7 +28,7 @@ from jsonargparse import ArgumentParser
 from numpy.typing import NDArray
 
 from esth import plots
-from esth._files import write_text
+from esth._files import hold, write_text
 from esth.cli import run
 from esth.estimators.gradient_variance import estimate_variances
 from esth.estimators.intervals import Estimate, Interval, normal
@@ -170,7 +170,7 @@ def _coordinates(world: TinyWorld, members: Sequence[Member]) -> Float:
 
 def around(run_folder: RunFolder, update: int, folder: Path) -> dict[str, Any]:
     """All kinds around the center of a run after so many updates; kept in `folder`."""
-    file = folder / f"{update:06d}.json"
+    file = folder / f"{run_folder.digest(update)[:16]}-{update}-{PAIRS}x{PROMPTS}.json"
     if file.is_file():
         return dict(json.loads(file.read_text()))
     config = run_folder.config
@@ -236,7 +236,7 @@ def figure(found: dict[str, Any]) -> Any:
         ratio = np.array([normal(Estimate(*place["kinds"][kind]["batch"]["ratio"])) for kind in KINDS])
         plots.interval(left, np.arange(len(KINDS)) + 0.15 * (style - 1), ratio, style=style, name=str(place["update"]))
     plots.level(left, 1.0)
-    plots.label(left, "by updates of training [95 %]", "evaluation", "(V − C)/(V − C′) of the batch", log="y")
+    plots.label(left, "by updates of training [95 %]", "evaluation", "(V − C)/(V − C′) of the batch")
     left.set_xticks(range(len(KINDS)), KINDS)
     plots.legend(left)
     for style, (fitness, estimator) in enumerate(arms()):
@@ -257,6 +257,8 @@ def _run(arguments: list[str]) -> int:
     parser = ArgumentParser(prog="python -m llm.antithetic", description=__doc__, exit_on_error=False)
     options = study_options(parser, arguments, seeds=3, out=Path("results/antithetic"))
     folder = options.runs / "antithetic"
+    folder.mkdir(parents=True, exist_ok=True)
+    hold(folder / "lock", options)
     runs = run_study(list(arms().values()), range(options.seeds), folder, Said())
     found = study(runs, folder)
     write_tables(found, tables(found), options.out)

@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from esth import plots
-from esth._files import write_whole
+from esth._files import hold, write_whole
 from esth.cli import run
 from esth.estimators.intervals import Interval, clopper_pearson, crossed
 from esth.models import tiny
+from esth.models.checkpoint import fingerprint, read_tensors
 from esth.noise import Member, hashed, population
 from esth.training import ESConfig
 from esth.training.compare import Arm, Trajectory, equivalence
@@ -56,17 +57,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Size:
-    """A model under study: its name, where it lies, and how many parameters it has."""
+    """A model under study: its name, where it lies, how many parameters it has, and their fingerprint."""
 
     name: str
     model: str
     parameters: int
+    weights: str
 
 
 def sizes(folder: Path) -> list[Size]:
     """The three models, pretrained into `folder` where they are not there yet (some minutes each)."""
-    from esth.models.stored import read_arrays
-
     found = []
     for name, width in WIDTHS.items():
         setting = replace(tiny.SETTINGS[3], hidden=width, intermediate=2 * width)
@@ -77,7 +77,9 @@ def sizes(folder: Path) -> list[Size]:
             model = str(place)
             if not place.is_dir():
                 tiny.save(tiny.pretrain(setting, seed=0), place)
-        found.append(Size(name, model, sum(a.size for a in read_arrays(place).values())))
+        tensors = read_tensors(place)
+        parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
+        found.append(Size(name, model, parameters, fingerprint(tensors)))
     return found
 
 
@@ -186,7 +188,8 @@ def study(found: Sequence[Size], runs: dict[str, list[Trajectory]], folder: Path
         return {"difference": difference, "verdict": equivalence(Interval(*difference["pass@1"]), MARGIN)}
 
     def gains(size: Size, sigma: float) -> Floats:
-        return gains_of_members(size, sigma, folder / "density" / f"{size.name}-{sigma}.npy")
+        name = f"{size.weights[:16]}-{sigma}-{MEMBERS}x{RESPONSES}.npy"
+        return gains_of_members(size, sigma, folder / "density" / name)
 
     names = {s.model: s.name for s in found}
     for settings in ends["arms"].values():  # not where its folder lay
@@ -261,6 +264,8 @@ def _run(arguments: list[str]) -> int:
     parser = ArgumentParser(prog="python -m llm.population_size", description=__doc__, exit_on_error=False)
     options = study_options(parser, arguments, seeds=8, out=Path("results/population_size"))
     folder = options.runs / "population_size"
+    folder.mkdir(parents=True, exist_ok=True)
+    hold(folder / "lock", options)
     found = sizes(folder / "models")
     runs = run_study(list(arms(found).values()), range(options.seeds), folder, Said())
     told = study(found, runs, folder)

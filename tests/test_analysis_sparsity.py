@@ -423,7 +423,7 @@ def test_the_margin_is_a_second_condition() -> None:
         (0.0, 0.0, True, True),
         (-0.005, 0.01, True, True),
         (-0.005, 0.02, True, False),  # a small sample loses nothing and shows nothing
-        (-0.01, 0.005, False, False),  # a small loss, but one
+        (-0.01, 0.005, False, True),  # a small loss, but one
         (0.03, 0.01, True, True),
         (0.0, 0.5, True, False),
         (0.0, 0.0199, True, True),
@@ -449,6 +449,9 @@ def test_the_verdict_on_c5() -> None:
     assert verdict(True, [(0.5, good), (0.77599, good), (0.9, bad)]) == "seen"
     assert verdict(True, [(0.5, good), (0.776, wide), (0.9, bad)]) == "undecided"
     assert verdict(True, [(0.5, good), (0.77599, bad), (0.9, bad)]) == "contrary"
+    shown = interval(-0.003, 0.002)  # a loss, and one that is smaller than the margin
+    assert verdict(True, [(0.5, shown), (0.776, shown), (0.9, bad)]) == "seen"
+    assert verdict(True, [(0.5, good), (0.776, interval(-0.021, 0.009)), (0.9, bad)]) == "undecided"
     assert verdict(True, [(0.5, good), (0.9, bad)]) == "undecided"  # the paper's share was not tried
     assert has_learned(interval(0.06, 0.05)) and not has_learned(interval(0.06, 0.07))
     assert not has_learned(interval(0.04, 0.01))

@@ -45,6 +45,10 @@ SEEN, CONTRARY, UNDECIDED, NOT_RUN = Verdict
 ZERO = [0.0, -0.01, 0.01]
 
 
+def gib(values: list[float]) -> list[float]:
+    return [value * 2**30 for value in values]
+
+
 def around(value: float, half: float = 0.01) -> list[float]:
     return [value, value - half, value + half]
 
@@ -130,7 +134,7 @@ def made() -> dict[str, Any]:
 
     def row() -> dict[str, Any]:
         sets = {name: {q: effect(q) for q in QUANTITIES} for name in ("train", "held-out", "chain:4")}
-        return {"updates": [9, 9, 9], "drift": [1.0, 1.1, 0.9], "peak_memory": [100, 101, 99], "effects": sets}
+        return {"updates": [9, 9, 9], "drift": [1.0, 1.1, 0.9], "peak_memory": gib([100, 101, 99]), "effects": sets}
 
     def differences() -> dict[str, Any]:
         return {a: {b: {q: ZERO for q in QUANTITIES} for b in ARMS[i + 1 :]} for i, a in enumerate(ARMS[:-1])}
@@ -240,9 +244,9 @@ CASES = {
     ),
     "C12": (
         "at the end",
-        (gain(ES, "pass@1", around(-0.03), "chain:4"),),
+        (gain(ES, "pass@1", around(-0.005), "chain:4"),),
         ((gain(ES, "pass@1", around(-0.07), "chain:4"),),),
-        (gain(ES, "pass@1", around(-0.05), "chain:4"),),
+        (gain(ES, "pass@1", around(-0.02), "chain:4"),),
     ),
     "C13": (
         "pass@1 at equal responses",
@@ -252,9 +256,9 @@ CASES = {
     ),
     "C14": (
         "at the end",
-        (values(ES, "peak_memory", [50, 51, 49]),),
-        ((values(ES, "peak_memory", [150, 151, 149]),),),
-        (values(ES, "peak_memory", [50, 151, 100]),),
+        (values(ES, "peak_memory", gib([50, 51, 49])),),
+        ((values(ES, "peak_memory", gib([150, 151, 149])),),),
+        (values(ES, "peak_memory", gib([50, 151, 100])),),
     ),
 }
 """Of each claim a reading, changes that show it, and what on top of them shows the contrary, or leaves it open."""
@@ -275,6 +279,15 @@ def test_every_rule_gives_every_verdict(claim: str) -> None:
     if claim not in ("C3", "C8"):  # there the gain itself is what is shown
         less_than_margin = gain(ES, "pass@1", around(0.04))
         assert verdicts(claim, *shown, less_than_margin)[reading] == "undecided: ES did not learn"
+
+
+def test_memory_that_is_mostly_libraries_is_told_and_not_judged() -> None:
+    small = [values(ES, "peak_memory", gib([0.5, 0.5, 0.51])), values(GRPO, "peak_memory", gib([1.5, 1.5, 1.5]))]
+    assert verdicts("C14", *small)["at the end"] == "undecided"
+
+
+def test_runs_that_are_not_paired_have_no_ratio() -> None:
+    assert ratio([4.0, 5.0, 6.0], [1.0]) is None
 
 
 def test_large_sigma_is_judged_by_itself() -> None:
@@ -300,11 +313,11 @@ def test_orders(order: str, other: str) -> None:
     shown = [difference(order, rival, "pass@32", around(0.1)) for rival in (other, GRPO)]
     shown += [gain(GRPO, "pass@1", around(0.4)), difference(order, GRPO, "pass@1", around(-0.1))]
     found = verdicts("C11", *shown)
-    assert found[f"{order}, at equal updates"] == found[f"{order}, at equal gain in pass@1"] == "seen"
+    assert found[f"{order}, at equal updates"] == "seen"
     assert found[f"{other}, at equal updates"] == "contrary"
-    # It keeps 1/4 of GRPO's gain of .4, which is not most; at equal gain nothing is said of that.
+    # It keeps 1/4 of GRPO's gain of .4, which is not most.
     found = verdicts("C11", *shown, difference(order, GRPO, "pass@1", around(-0.3)))
-    assert found[f"{order}, at equal updates"] == "contrary" and found[f"{order}, at equal gain in pass@1"] == "seen"
+    assert found[f"{order}, at equal updates"] == "contrary"
     for rival in (other, GRPO):
         found = verdicts("C11", *shown, difference(order, rival, "pass@32", around(-0.1)))
         assert found[f"{order}, at equal updates"] == "contrary"
@@ -328,7 +341,7 @@ def test_what_a_scale_cannot_show_has_no_row() -> None:
     for place in (study["ends"], *(study["matched"][p]["rows"] for p in PLACES)):
         for row in place.values():
             del row["effects"]["chain:4"]
-    assert not list(comparisons.forgetting(Study(Found(Path("s"), "s", study), "toy", "toy")))
+    assert not list(comparisons.not_forgotten(Study(Found(Path("s"), "s", study), "toy", "toy")))
 
 
 def test_an_arm_that_did_not_get_there_leaves_it_undecided() -> None:
@@ -434,7 +447,10 @@ def test_two_point_around_a_checkpoint() -> None:
 
     found = [told(ablations.two_point_measured, content(*x))["variance saved"] for x in
              ((0.2, 0.0), (0.2, 0.2), (0.0, 0.0), (0.2, 0.05))]  # fmt: skip
-    assert found == ["seen", "contrary", "contrary", "undecided"]
+    # One center and one draw of its pairs decide nothing.
+    assert found == [
+        f"undecided: one seed (these runs alone: {v})" for v in ("seen", "contrary", "contrary", "undecided")
+    ]
 
 
 def zeroed(verdict: str = "seen", seeds: int = 3, share: float = 0.9) -> dict[str, Any]:

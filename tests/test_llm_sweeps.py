@@ -83,7 +83,7 @@ def test_three_sizes_differ_in_width_alone(tmp_path: Path, monkeypatch: pytest.M
 
 def test_members_are_set_beside_their_center_on_the_same_numbers(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     small(monkeypatch)
-    size = population_size.Size("middle", "tiny-3", 0)
+    size = population_size.Size("middle", "tiny-3", 0, "")
     found = population_size.gains_of_members(size, 0.03, tmp_path / "d" / "g.npy")
     world = TinyWorld(population_size.config(size, 30))
     decoding, seed = Decoding("sampled", population_size.RESPONSES, common=True), hashed(0, "density")

@@ -7,11 +7,12 @@ Three expectations, each a statement about an update that knows nothing of the t
     by Fisher    Δᵢ normal with mean 0, its variance in each tensor that tensor's mean Fisher information a coordinate,
                  tr F_τ/n_τ: what score gradients with rewards independent of the responses add up to, but that
                  coordinates of one tensor are taken as alike. Those beyond the level that K exceed in the mean:
-                 n_τ · 2Φ(−t/√(tr F_τ/n_τ)); a kind's count of K is binomial.
+                 n_τ · 2Φ(−t/√(tr F_τ/n_τ)); a kind's count of K is binomial, which is
+                 too wide for a kind that is small and loud (it has no more than its n coordinates).
     of a layer   its largest coordinate is of a kind with chance n/D within the layer; over layers independent.
 
-The share of ‖Δ‖² a kind holds stands beside the same two: n/D in the mean under noise of one variance, tr F_kind/tr F
-under such score noise; both exact, whatever the distribution within a tensor.
+The share of ‖Δ‖² a kind holds stands beside the same two: n/D is its mean under noise of one variance, exactly and
+whatever the distribution; tr F_kind/tr F is the ratio of the means of both squares under such score noise.
 """
 
 import math
@@ -137,7 +138,9 @@ def by_size(sizes: Mapping[str, int], k: int) -> dict[str, Expected]:
         k: at most as many as all of them.
     """
     total = sum(sizes.values())
-    return {kind: _expected(k * n / total, stats.hypergeom(total, n, k)) for kind, n in sizes.items()}
+    if total == 0:
+        return dict.fromkeys(sizes, Expected(0.0, 0, 0))
+    return {kind: _expected(k * n / total, stats.hypergeom(total, n, k), min(k, n)) for kind, n in sizes.items()}
 
 
 def by_variance(
@@ -166,7 +169,7 @@ def by_variance(
     shares: dict[str, float] = {}
     for name, share in zip(traces, counts / counts.sum(), strict=True):
         shares[of(name)] = shares.get(of(name), 0.0) + float(share)
-    return {kind: _expected(k * share, stats.binom(k, min(share, 1.0))) for kind, share in shares.items()}
+    return {kind: _expected(k * share, stats.binom(k, min(share, 1.0)), k) for kind, share in shares.items()}
 
 
 def of_layers(sizes: Mapping[str, int], of: Callable[[str], str], layers: Sequence[str]) -> dict[str, Expected]:
@@ -189,9 +192,9 @@ def of_layers(sizes: Mapping[str, int], of: Callable[[str], str], layers: Sequen
     return found
 
 
-def _expected(mean: float, distribution: Any) -> Expected:
-    tail = (1 - CONFIDENCE) / 2
-    return Expected(mean, int(distribution.ppf(tail)), int(distribution.isf(tail)))
+def _expected(mean: float, distribution: Any, most: int) -> Expected:
+    """Of a count of at most `most`; SciPy's own quantiles search the whole population, which may be billions."""
+    return _of_pmf(mean, distribution.pmf(np.arange(most + 1)))
 
 
 def _of_chances(chances: Sequence[float]) -> Expected:
@@ -199,9 +202,12 @@ def _of_chances(chances: Sequence[float]) -> Expected:
     pmf: NDArray[np.float64] = np.ones(1)
     for p in chances:
         pmf = np.convolve(pmf, [1 - p, p])
+    return _of_pmf(sum(chances), pmf)
+
+
+def _of_pmf(mean: float, pmf: NDArray[np.float64]) -> Expected:
     below, tail = np.cumsum(pmf), (1 - CONFIDENCE) / 2
-    lower = int(np.searchsorted(below, tail))
-    return Expected(sum(chances), lower, int(np.searchsorted(below, 1 - tail - 1e-12)))
+    return Expected(mean, int(np.searchsorted(below, tail)), int(np.searchsorted(below, 1 - tail - 1e-12)))
 
 
 def layer_peaks(peaks: Mapping[str, Coordinate]) -> dict[str, Coordinate]:

@@ -152,8 +152,8 @@ class Family:
 def open_family(base: str | os.PathLike[str], children: Sequence[str | os.PathLike[str]]) -> Family:
     """Open and align a base and one child or more (`Weights.open`).
 
-    A head that is the embedding to the bit is one tensor with it, whether a side stores it once or twice; where any
-    side has a head of its own, it is a tensor of its own on all of them.
+    A head that is the embedding to the bit is one tensor with it, whether a side stores it once or twice. Where any
+    side has a head of its own it is a tensor of its own, and a side that stores none lacks it.
 
     Raises:
         InputError: what `Weights.open` says; a tensor that is on one side only, or of another shape there.

@@ -20,10 +20,10 @@ of |Δ| below t is erf(t/√(2V)): what random drift alone would leave there, to
 steps it is erf(1/√(2T)) for t of one step: by the first reading an ES run of many steps cannot have most of its
 updates within one. GRPO has no such step; AdamW moves a coordinate by about its learning rate, which stands in.
 
-What zeroing should cost, to first order: the gain is Σ gᵢΔᵢ. If (gᵢ, Δᵢ) of a coordinate is jointly normal with mean 0,
-E[gᵢ|Δᵢ] is proportional to Δᵢ, and the coordinates that are kept have that share of the gain which they have of ‖Δ‖²,
-in whichever order |Δ| chose them. Of normal updates the smallest share s holds s − 2tφ(t) of ‖Δ‖², Φ(t) = (1 + s)/2
-(`normal_squares`): .07 at s = .5, but .31 and .65 at the shares .776 and .930 that C5 speaks of.
+What zeroing should cost, to first order: the gain is Σ gᵢΔᵢ. If (gᵢ, Δᵢ) is jointly normal with mean 0, alike in all
+coordinates, E[gᵢ|Δᵢ] is one multiple of Δᵢ, and the coordinates that are kept have that share of the gain which they
+have of ‖Δ‖², in whichever order |Δ| chose them. Of normal updates the smallest share s holds s − 2tφ(t) of ‖Δ‖²,
+Φ(t) = (1 + s)/2 (`normal_squares`): .07 at s = .5, but .31 and .65 at the shares .776 and .930 that C5 speaks of.
 
 Memory: slices of both models and some counters, whatever their size; five passes over the weights a set of cuts.
 """

@@ -4,7 +4,7 @@
 largest share up to which *every* share that was tried passes, from 0 on:
 
     no loss seen    the interval of pass@1 less the unchanged child's does not lie below 0
-    within margin   and its lower end is above −MARGIN: a larger loss is excluded
+    within margin   its lower end is above −MARGIN: a larger loss is excluded, whether or not a smaller one is seen
 
 C5 is judged by the second. If the run itself has not learned, zeroing all of it costs nothing, and says nothing.
 """
@@ -59,8 +59,8 @@ def no_loss_seen(difference: Interval) -> bool:
 
 
 def within_margin(difference: Interval) -> bool:
-    """Nor does it reach a loss of MARGIN."""
-    return no_loss_seen(difference) and bool(difference.lower > -MARGIN)
+    """The interval does not reach a loss of MARGIN."""
+    return bool(difference.lower > -MARGIN)
 
 
 def largest_share(curve: Sequence[tuple[float, Interval]], passes: Callable[[Interval], bool]) -> float:
@@ -75,14 +75,14 @@ def largest_share(curve: Sequence[tuple[float, Interval]], passes: Callable[[Int
 def verdict(learned: bool, curve: Sequence[tuple[float, Interval]]) -> str:
     """C5 of one arm, from its curve of smallest-first zeroing.
 
-    seen: up to the paper's least share, losses of MARGIN are excluded; contrary: at that share or a smaller one a loss
-    is shown; undecided otherwise, and where the run did not learn.
+    seen: up to the paper's least share, losses of MARGIN are excluded; contrary: at that share or a smaller one the
+    whole interval of the loss lies beyond MARGIN; undecided otherwise, and where the run did not learn.
     """
     if not learned:
         return UNLEARNED
     if largest_share(curve, within_margin) >= PAPER[0] - 1e-3:  # a share is that of a whole number of coordinates
         return "seen"
-    lost = any(share <= PAPER[0] + 1e-3 and not no_loss_seen(difference) for share, difference in curve)
+    lost = any(share <= PAPER[0] + 1e-3 and difference.upper < -MARGIN for share, difference in curve)
     return "contrary" if lost else "undecided"
 
 

@@ -5,7 +5,7 @@ the rest of a comparison, needs the model in memory, in float32.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +30,17 @@ if TYPE_CHECKING:
     from esth.models.engine import Engine
 
 
+PROMPTS = 32
+"""Problems that are answered where nothing else is said."""
+
+
 @dataclass(frozen=True)
 class TraceConfig:
     """What a base answers for its Fisher information.
 
     Attributes:
         task: a task's name, or NAME:DIFFICULTY.
-        prompts: problems of its test split, at least 2.
+        prompts: problems of its test split, at least 2; if none, PROMPTS or all where there are fewer.
         samples: responses to each.
         temperature: of the policy, above 0.
         seed: of the responses.
@@ -44,14 +48,14 @@ class TraceConfig:
     """
 
     task: str
-    prompts: int = 32
+    prompts: int | None = None
     samples: int = 2
     temperature: float = 1.0
     seed: int = 0
     threads: int = 1
 
     def __post_init__(self) -> None:
-        check_least(self, prompts=2, samples=1, seed=0, threads=1)
+        check_least(self, samples=1, seed=0, threads=1, **({} if self.prompts is None else {"prompts": 2}))
 
 
 @dataclass(frozen=True)
@@ -94,9 +98,11 @@ def fisher_traces(base: Weights, config: TraceConfig, names: Sequence[str], prog
         InputError: whatever is wrong with task or model; a policy without gradient.
     """
     name, _, difficulty = config.task.partition(":")
+    wanted = config.prompts or PROMPTS
     task = load_task(name, n=config.prompts, seed=TASK_SEED, split="test", difficulty=difficulty or None)
-    if len(task) < config.prompts:
-        raise InputError(f"task {config.task} has {len(task)} problems: --fisher asked for {config.prompts}")
+    if len(task) < (config.prompts or 2):
+        raise InputError(f"task {config.task} has {len(task)} problems: --fisher asked for {config.prompts or 2}")
+    task = replace(task, problems=task.problems[:wanted])
     sampling = Sampling(config.temperature, task.max_tokens)
     embedding = next((n for n in names if kind(n) == "token"), None)
     with load_workers(base.folder, threads=config.threads, dtype="float32") as workers:
@@ -114,7 +120,7 @@ def fisher_traces(base: Weights, config: TraceConfig, names: Sequence[str], prog
             per_prompt[at][x] += value
     if not np.sum(list(per_prompt.values())) > 0:
         raise InputError(f"{base.name} has no gradient on {config.task}: its responses are certain")
-    return Traces(config, per_prompt)
+    return Traces(replace(config, prompts=len(task)), per_prompt)
 
 
 def _of_prompt(

@@ -142,10 +142,10 @@ def hub_folder(name: str, *, timeout: float = 10) -> Path:
     Raises:
         InputError: the hub does not answer or does not know the name, or has no safetensors weights.
     """
-    hub = require("huggingface_hub", "llm")
+    hub, constants = require("huggingface_hub", "llm"), require("huggingface_hub.constants", "llm")
     patterns = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "*.py"]
     try:
-        if hub.constants.HF_HUB_OFFLINE:
+        if constants.HF_HUB_OFFLINE:
             return Path(hub.snapshot_download(name, allow_patterns=patterns, local_files_only=True))
         info = hub.HfApi().model_info(name, timeout=timeout)
         files = [file.rfilename for file in info.siblings]

@@ -81,7 +81,10 @@ class RunFolder:
         file = self.path / "config.json"
         if not file.is_file():
             raise InputError(f"{self.path} is no run: it has no config.json of esth train")
-        return from_json(read_object(file), where=str(file))
+        found = read_object(file)
+        if "method" not in found:
+            raise InputError(f"{self.path} is no run: its config.json is not one of esth train (a model's folder?)")
+        return from_json(found, where=str(file))
 
     @property
     def identity(self) -> dict[str, Any]:

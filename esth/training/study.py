@@ -57,6 +57,7 @@ def study_options(parser: Any, arguments: Sequence[str], seeds: int, out: Path =
     if options.seeds < 2:
         raise InputError(f"seeds must be at least 2, for an interval, not {options.seeds}")
     require("matplotlib", "plot")
+    options.out.mkdir(parents=True, exist_ok=True)  # now, not after the runs
     return options
 
 

@@ -127,7 +127,7 @@ def two_point_training(found: Found) -> Iterator[Row]:
 
 def two_point_measured(found: Found) -> Iterator[Row]:
     """C10 around a checkpoint that was not trained here: the variances alone, of single evaluations; the share is of
-    V − C′ at its estimate, the interval that of C − C′.
+    V − C′ at its estimate, the interval that of C − C′. One center with one draw of few pairs counts as one seed.
     """
     parts = []
     for kind, bounds in SAVING.items():
@@ -135,10 +135,10 @@ def two_point_measured(found: Found) -> Iterator[Row]:
         (wins, se), (variance, _) = (found.estimate(*keys, name) for name in ("wins", "one_point"))
         share = _interval(wins / variance, se / variance) if variance > 0 else None
         parts.append(Part(kind, share, *bounds))
-    verdict, why = judge(parts)
+    verdict, why = judge(parts, seeds=1)
     note = f"{int(found.number('data', 'pairs'))} pairs at one center"
     yield Row("C10", "real", found.text("model"), "variance saved", "share (C − C′)/(V − C′)", tuple(parts), verdict,
-              why, (note,), None, found.name)  # fmt: skip
+              why, (note,), 1, found.name)  # fmt: skip
 
 
 def _saved(ratio: float, se: float) -> Interval:

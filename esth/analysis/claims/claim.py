@@ -193,12 +193,13 @@ def over_seeds(values: Sequence[float]) -> Interval | None:
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> Interval | None:
-    """Geometric mean of a/b over seeds, paired, by Student's interval of its logarithm; of one seed the exact ratio.
+    """Geometric mean of a/b over seeds, paired in their order, by Student's interval of its logarithm; of one seed each
+    the exact ratio.
 
-    None where one of them is not positive, which has no ratio.
+    None where one of them is not positive, which has no ratio, or where there are not as many of both.
     """
-    pairs = list(zip(a, b, strict=False))
-    if any(x <= 0 or y <= 0 for x, y in pairs):
+    if len(a) != len(b) or any(x <= 0 for x in (*a, *b)):
         return None
+    pairs = zip(a, b, strict=True)
     logarithm = over_seeds([math.log(x / y) for x, y in pairs])
     return None if logarithm is None else interval(*(math.exp(x) for x in logarithm))

@@ -5,15 +5,16 @@ that moves less is flattered by that, so equal responses and equal gain in pass@
 fitness of greedy and of sampled responses are different algorithms, and different rows.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
+from esth.analysis import forgetting
 from esth.analysis.claims.claim import Part, Row, judge, less, negative, ratio
 from esth.analysis.claims.sources import GRPO, HELD_OUT, TRAIN, Study, Training
 from esth.estimators.intervals import Interval
-from esth.training.compare import MARGIN
 
 PLACES = {
     "updates": "at equal updates",
@@ -31,8 +32,11 @@ PAPER_DRIFT = (40.0, 44.0)
 KEPT = 0.5
 """The share of GRPO's gain in pass@1 above which "most" of it is kept (C11)."""
 
-FORGOTTEN = MARGIN
-"""Points of pass@1 on a further task: a loss below this is not called forgetting (C12), nor a gain learning."""
+FORGOTTEN = forgetting.MARGIN
+"""Points of pass@1 on a further task whose loss must be excluded (C12)."""
+
+MEASURABLE = 2**30
+"""Bytes of peak memory from which it is more than the libraries' (C14; docs/methods.md)."""
 
 ORDERS = ("ES, then GRPO", "GRPO, then ES")
 
@@ -135,19 +139,19 @@ def _paper_drift(found: Interval | None) -> tuple[str, ...]:
 
 
 def orders(t: Study) -> Iterator[Row]:
-    """C11, of each order. Seen: its pass@32 is above that of the other order and of GRPO alone, and of GRPO's gain in
-    pass@1 it keeps more than KEPT (at equal gain in pass@1: the first two).
+    """C11, of each order, where both have spent the split budget of updates. Seen: its pass@32 is above that of the
+    other order and of GRPO alone, and of GRPO's gain in pass@1 it keeps more than KEPT. At equal gain an order may
+    still be in its first stage, which is the other method alone: nothing sequential is compared there.
     """
+    place = "updates"
     for order, other in (ORDERS, ORDERS[::-1]):
-        for place in ("updates", "pass@1"):
-            parts = [
-                Part(f"pass@32 less {rival}", t.difference(place, order, rival, "pass@32"), above=0)
-                for rival in (other, GRPO)
-            ]
-            if place == "updates":
-                parts.append(Part(f"pass@1 kept, less {KEPT:g} of GRPO's gain", _kept(t, place, order), above=0))
-            learned = t.learned(place, order) and t.learned(place, other)
-            yield row(t, "C11", f"{order}, {PLACES[place]}", f"{order}; {other}; {GRPO}", parts, learned=learned)
+        parts = [
+            Part(f"pass@32 less {rival}", t.difference(place, order, rival, "pass@32"), above=0)
+            for rival in (other, GRPO)
+        ]
+        parts.append(Part(f"pass@1 kept, less {KEPT:g} of GRPO's gain", _kept(t, place, order), above=0))
+        learned = t.learned(place, order) and t.learned(place, other)
+        yield row(t, "C11", f"{order}, {PLACES[place]}", f"{order}; {other}; {GRPO}", parts, learned=learned)
 
 
 def _kept(t: Training, place: str, order: str) -> Interval | None:
@@ -155,7 +159,7 @@ def _kept(t: Training, place: str, order: str) -> Interval | None:
     return less(t.difference(place, order, GRPO, "pass@1"), t.effect(place, GRPO, "pass@1"), KEPT - 1.0)
 
 
-def forgetting(t: Training) -> Iterator[Row]:
+def not_forgotten(t: Training) -> Iterator[Row]:
     """C12, of ES on each task that was not trained on. Seen: a loss of FORGOTTEN in pass@1 is excluded. What the
     training set gained more than held-out problems of its task is told.
     """
@@ -191,12 +195,17 @@ def _accuracy(t: Training, arm: str, place: str, quantity: str) -> list[Part]:
 
 
 def memory(t: Training) -> Iterator[Row]:
-    """C14. Seen: the ratio of peak memories is below 1. In the toy world nothing but Python would be measured."""
+    """C14. Seen: the ratio of peak memories is below 1. It is told and not judged where a peak is below MEASURABLE, as
+    the libraries are most of it; in the toy world nothing else would be measured.
+    """
     if t.scale == "toy":
         return
     for arm in t.es:
         peaks = [t.values("ends", a, "peak_memory") for a in (arm, GRPO)]
-        part = Part("peak memory, ES over GRPO", ratio(peaks[0], peaks[1]), below=1, signed=False)
+        large = min(*peaks[0], *peaks[1]) >= MEASURABLE
+        part = Part(
+            "peak memory, ES over GRPO", ratio(peaks[0], peaks[1]), below=1 if large else math.inf, signed=False
+        )
         gib = " and ".join(f"{np.mean(p) / 2**30:.2f}" for p in peaks)
         notes = (*t.notes, f"{gib} GiB, resident bytes of the process: its libraries too")
         yield row(
@@ -210,7 +219,7 @@ RULES = {
     "C2": coverage,
     "C3": together,
     "C4": distance,
-    "C12": forgetting,
+    "C12": not_forgotten,
     "C13": countdown,
     "C14": memory,
 }

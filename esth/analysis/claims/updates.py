@@ -67,6 +67,8 @@ def landing(found: Found, scale: str, model: str) -> Iterator[Row]:
     """
     names = [found.text("runs", i, "name") for i in range(found.count("runs"))]
     es, grpo = ([i for i, name in enumerate(names) if _method(name, found) == method] for method in ("es", "grpo"))
+    if len(set(names)) < len(names):
+        raise InputError(f"{found.file} compares one run twice, which would count as two seeds (C6)")
     if not es or not grpo:
         raise InputError(f"{found.file} must compare runs of ES and of GRPO with their base (C6)")
     inner, chance = _shares(found, es, _inner), _shares(found, es, _inner, "expected_by_size", "mean")
