@@ -195,3 +195,15 @@ def test_refresh_leaves_a_failing_notebook_alone(folder, capsys):
 def test_refresh_refuses_a_name_it_does_not_know(folder, capsys):
     assert refresh.main(["11_eleven"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_kept_table_of_claims_is_that_of_the_results() -> None:
+    from esth.analysis.claims import rows, short
+
+    kept = "".join(
+        output["data"]["text/markdown"]
+        for cell in cells(FOLDER / "07_es_and_grpo.ipynb", "code")
+        for output in cell.outputs
+        if "text/markdown" in output.get("data", {})
+    )
+    assert short(rows(ROOT / "results")).replace("](docs", "](../docs") in kept
