@@ -40,6 +40,15 @@ def write_text(path: Path, text: str) -> None:
     write_whole(path, lambda stream: stream.write(text.encode()))
 
 
+def check_folder(path: Path) -> None:
+    """Raise InputError unless `path` is a folder that can be written to, or one can be made there; nothing is made."""
+    there = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not there.is_dir():
+        raise InputError(f"{path} cannot be a folder: {there} is a file")
+    if not os.access(there, os.W_OK):
+        raise InputError(f"{path} cannot be written: no permission in {there}")
+
+
 def hold(file: Path, holder: object) -> bytes:
     """Lock a file while `holder` lives, and return what is in it; the lock ends with the process at the latest.
 

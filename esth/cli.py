@@ -428,7 +428,7 @@ def _compare(options: Any) -> int:
 
 def _check_file(out: Path | None) -> None:
     """Raise InputError for an --out where no file can be."""
-    if out is not None and (out.is_dir() or any(p.is_file() for p in out.parents)):
+    if out is not None and ((out.exists() and not out.is_file()) or any(p.is_file() for p in out.parents)):
         raise InputError(f"--out {out} must be a file in a folder")
 
 

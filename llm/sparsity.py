@@ -25,7 +25,7 @@ from jsonargparse import ArgumentParser
 from rich.table import Table
 
 from esth import plots
-from esth._files import hold, write_text
+from esth._files import check_folder, hold, write_text
 from esth.analysis.forgetting import HELD_OUT, signed
 from esth.analysis.pair import Family, open_family
 from esth.analysis.sparsity import ORDERS, Changes, Scale, changes, cuts, histogram_edges, rebuild, scales
@@ -80,8 +80,8 @@ def _run(arguments: list[str]) -> int:
     wrong = next((m for m in options.multiples if not 0 < m < math.inf), None)
     if wrong is not None:
         raise InputError(f"multiples must be above 0, not {wrong:g}")
-    for folder in (options.out, options.work):  # now, not after the evaluations
-        folder.mkdir(parents=True, exist_ok=True)
+    check_folder(options.out)  # now, not after the evaluations
+    options.work.mkdir(parents=True, exist_ok=True)
     hold(options.work / "lock", options)
     measured = [measure(s, shares, options.multiples, options.zeroing_seed, options.work) for s in subjects]
     command = shlex.join(["python", "-m", "llm.sparsity", *arguments])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from esth._files import hold, write_text
+from esth._files import check_folder, hold, write_text
 from esth.errors import InputError
 
 
@@ -39,6 +39,16 @@ def test_what_writing_fails_at_leaves_the_file_as_it_was(tmp_path: Path) -> None
     with pytest.raises(UnicodeEncodeError):
         write_text(target, "\ud800")
     assert target.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_folder_that_cannot_be_is_told_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    check_folder(tmp_path / "new" / "folder")
+    check_folder(Path("relative-and-new"))
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    for path in (tmp_path / "file", tmp_path / "file" / "under"):
+        with pytest.raises(InputError, match="file is a file"):
+            check_folder(path)
 
 
 def test_one_holder(tmp_path: Path) -> None:

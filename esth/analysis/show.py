@@ -45,7 +45,8 @@ def show(found: Comparison, *, layers: bool = False, tensors: bool = False, cons
         console.print(_cosines(found, runs))
     console.print(_top(found, runs))
     console.print(_kinds(found, runs))
-    console.print(_layers(found, runs))
+    if any(found.peaks_by_kind(r) for r in range(len(runs))):
+        console.print(_layers(found, runs))
     for r, run in enumerate(runs):
         console.print(_largest(found, r, run))
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from esth import plots
-from esth._files import write_text
+from esth._files import check_folder, write_text
 from esth.check import rich_safe
 from esth.diversity.sampling import versions
 from esth.errors import InputError, require
@@ -57,7 +57,7 @@ def study_options(parser: Any, arguments: Sequence[str], seeds: int, out: Path =
     if options.seeds < 2:
         raise InputError(f"seeds must be at least 2, for an interval, not {options.seeds}")
     require("matplotlib", "plot")
-    options.out.mkdir(parents=True, exist_ok=True)  # now, not after the runs
+    check_folder(options.out)  # now, not after the runs
     return options
 
 
