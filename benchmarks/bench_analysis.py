@@ -36,9 +36,10 @@ for _layer in (f"model.layers.{i}." for i in range(LAYERS)):
 COMPARE = """
 import resource, sys
 from esth.cli import main
+from esth.training.memory import peak_memory
 assert main(["compare", sys.argv[1], sys.argv[2], "--out", sys.argv[3]]) == 0
 usage = resource.getrusage(resource.RUSAGE_SELF)
-print(usage.ru_maxrss * 1024, usage.ru_utime + usage.ru_stime)
+print(peak_memory(), usage.ru_utime + usage.ru_stime)
 """
 
 
