@@ -1,7 +1,8 @@
-"""Files written whole or not at all, and files that one process holds."""
+"""Files and folders written whole or not at all, and files that one process holds."""
 
 import fcntl
 import os
+import shutil
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,6 +36,25 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
         raise
 
 
+def write_folder(path: Path, write: Callable[[Path], Any]) -> None:
+    """Let `write` make and fill a new folder, then put it in the place of `path`, where nothing (or nothing yet) is.
+
+    Raises:
+        InputError: the disk refuses; nothing is left behind.
+    """
+    half = path.with_name(f".{path.name}.half")
+    try:
+        shutil.rmtree(half, ignore_errors=True)
+        half.parent.mkdir(parents=True, exist_ok=True)
+        write(half)
+        os.replace(half, path)
+    except BaseException as error:
+        shutil.rmtree(half, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        raise
+
+
 def write_text(path: Path, text: str) -> None:
     """`write_whole` of a text in UTF-8."""
     write_whole(path, lambda stream: stream.write(text.encode()))
@@ -52,12 +72,13 @@ def check_folder(path: Path) -> None:
 def hold(file: Path, holder: object) -> bytes:
     """Lock a file while `holder` lives, and return what is in it; the lock ends with the process at the latest.
 
-    The file is made if need be. This process must not open it again: to close it anywhere gives the lock away.
+    File and folder are made if need be. This process must not open it again: to close it anywhere gives the lock away.
 
     Raises:
         InputError: another process holds it, or it cannot be opened.
     """
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         weakref.finalize(holder, os.close, lock)
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

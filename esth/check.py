@@ -7,7 +7,7 @@ make a prediction look right.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -245,6 +245,11 @@ def rich_safe(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
+
+
+def signed(interval: Sequence[Any]) -> str:
+    """A difference with its interval: +0.064 [+0.038, +0.091]."""
+    return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*interval)
 
 
 def number(value: float, se: float = 0.0) -> str:

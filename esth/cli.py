@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentError, ArgumentParser
 
 import esth
+from esth._files import write_text
 from esth.diversity.config import DiversityConfig
 from esth.errors import InputError
 from esth.lemmas import LEMMAS
@@ -408,7 +409,6 @@ def _claims(options: Any) -> int:
 
 
 def _compare(options: Any) -> int:
-    from esth._files import write_text
     from esth.analysis.compare import compare
     from esth.analysis.show import show
     from esth.analysis.traces import TraceConfig

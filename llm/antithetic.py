@@ -40,7 +40,7 @@ from esth.training import ESConfig
 from esth.training.compare import Arm, Trajectory, equivalence
 from esth.training.folder import RunFolder
 from esth.training.run import rebuild
-from esth.training.study import Said, results, run_study, study_options, write_tables
+from esth.training.study import Said, results, run_study, study_options, told, write_tables
 from esth.training.tiny_world import TinyWorld
 from esth.training.worlds import Decoding
 from llm.training import KS, plans
@@ -225,7 +225,7 @@ def tables(found: dict[str, Any]) -> list[Any]:
         gains.add_column(column)
     for fitness, difference in found["two-point less one-point"].items():
         ends = [found["ends"][arms()[fitness, e].name]["effects"]["held-out"]["pass@1"]["gain"] for e in ESTIMATORS]
-        gains.add_row(fitness, *map(_told, ends), _told(difference["pass@1"]), difference["verdict"])
+        gains.add_row(fitness, *map(told, ends), told(difference["pass@1"]), difference["verdict"])
     return [*out, gains]
 
 
@@ -257,7 +257,6 @@ def _run(arguments: list[str]) -> int:
     parser = ArgumentParser(prog="python -m llm.antithetic", description=__doc__, exit_on_error=False)
     options = study_options(parser, arguments, seeds=3, out=Path("results/antithetic"))
     folder = options.runs / "antithetic"
-    folder.mkdir(parents=True, exist_ok=True)
     hold(folder / "lock", options)
     runs = run_study(list(arms().values()), range(options.seeds), folder, Said())
     found = study(runs, folder)
@@ -268,10 +267,6 @@ def _run(arguments: list[str]) -> int:
 
 def _estimate(pair: Sequence[float]) -> str:
     return "{:.3g} ± {:.1g}".format(*pair)
-
-
-def _told(interval: Sequence[float]) -> str:
-    return "{:+.3f} ({:+.3f} … {:+.3f})".format(*interval)
 
 
 if __name__ == "__main__":

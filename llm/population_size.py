@@ -25,14 +25,14 @@ from scipy import stats
 from esth import plots
 from esth._files import hold, write_whole
 from esth.cli import run
-from esth.estimators.intervals import Interval, clopper_pearson, crossed
+from esth.estimators.intervals import Interval, clopper_pearson, crossed, interaction
 from esth.models import tiny
 from esth.models.checkpoint import fingerprint, read_tensors
 from esth.noise import Member, hashed, population
 from esth.training import ESConfig
 from esth.training.compare import Arm, Trajectory, equivalence
 from esth.training.run import make_world
-from esth.training.study import Said, results, run_study, study_options, write_tables
+from esth.training.study import Said, results, run_study, study_options, told, write_tables
 from esth.training.worlds import Decoding
 
 MARGIN = 0.03
@@ -150,16 +150,15 @@ def shares(gains: Floats) -> dict[str, Any]:
     """
     n, problems = gains.shape
     mean = gains.mean(axis=1)
-    rest = gains - mean[:, None] - gains.mean(axis=0) + gains.mean()
-    noise = float(np.sum(rest**2) / ((n - 1) * (problems - 1)) / problems)
+    noise = interaction(gains) / problems
     spread = math.sqrt(max(0.0, float(mean.var(ddof=1)) - noise))
     better = int((mean > 0).sum())
     exact, drawn = clopper_pearson(better, n), _bootstrap_share(gains)
     return {
         "members": n,
         "better": better,
-        "share": _plain(Interval(better / n, min(exact.lower, drawn[0]), max(exact.upper, drawn[1]))),
-        "mean": _plain(crossed(gains)),
+        "share": Interval(better / n, min(exact.lower, drawn[0]), max(exact.upper, drawn[1])).rounded(),
+        "mean": crossed(gains).rounded(),
         "spread": spread,
         "noise": math.sqrt(noise),
         "normal": float(stats.norm.sf(0, mean.mean(), spread)) if spread > 0 else None,
@@ -216,8 +215,8 @@ def tables(found: dict[str, Any]) -> list[Any]:
             row = found["ends"][f"{name}, N = {n}"]
             effect = row["effects"]["held-out"]["pass@1"]
             against = found["against the reference"][name].get(str(n))
-            difference = [] if against is None else [_told(against["difference"]["pass@1"]), against["verdict"]]
-            cells = [_told(effect["gain"]), _told(effect["beyond_drift"]), *difference]
+            difference = [] if against is None else [told(against["difference"]["pass@1"]), against["verdict"]]
+            cells = [told(effect["gain"]), told(effect["beyond_drift"]), *difference]
             gains.add_row(name, f"{parameters:,}", str(n), f"{np.mean(row['responses']):,.0f}", *cells)
     dense = Table(title="Members that beat their center, on the same random numbers", title_justify="left")
     for column in ("model", "sigma", "share [95 %]", "mean gain [95 %]", "spread", "normal share"):
@@ -226,7 +225,7 @@ def tables(found: dict[str, Any]) -> list[Any]:
         for row in rows:
             normal = "" if row["normal"] is None else f"{row['normal']:.3f}"
             share = "{:.3f} ({:.3f} … {:.3f})".format(*row["share"])
-            dense.add_row(name, f"{row['sigma']:g}", share, _told(row["mean"]), f"{row['spread']:.4f}", normal)
+            dense.add_row(name, f"{row['sigma']:g}", share, told(row["mean"]), f"{row['spread']:.4f}", normal)
     return [gains, dense]
 
 
@@ -264,22 +263,13 @@ def _run(arguments: list[str]) -> int:
     parser = ArgumentParser(prog="python -m llm.population_size", description=__doc__, exit_on_error=False)
     options = study_options(parser, arguments, seeds=8, out=Path("results/population_size"))
     folder = options.runs / "population_size"
-    folder.mkdir(parents=True, exist_ok=True)
     hold(folder / "lock", options)
     found = sizes(folder / "models")
     runs = run_study(list(arms(found).values()), range(options.seeds), folder, Said())
-    told = study(found, runs, folder)
-    write_tables(told, tables(told), options.out)
-    plots.save(figure(told), options.out / "population_size.png")
+    result = study(found, runs, folder)
+    write_tables(result, tables(result), options.out)
+    plots.save(figure(result), options.out / "population_size.png")
     return 0
-
-
-def _plain(interval: Interval) -> list[float]:
-    return [round(float(x), 6) for x in interval]
-
-
-def _told(interval: Sequence[float]) -> str:
-    return "{:+.3f} ({:+.3f} … {:+.3f})".format(*interval)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -26,11 +27,11 @@ from rich.table import Table
 
 from esth import plots
 from esth._files import check_folder, hold, write_text
-from esth.analysis.forgetting import HELD_OUT, signed
+from esth.analysis.forgetting import HELD_OUT
 from esth.analysis.pair import Family, open_family
 from esth.analysis.sparsity import ORDERS, Changes, Scale, changes, cuts, histogram_edges, rebuild, scales
 from esth.analysis.sparsity_curve import MARGIN, PAPER, Curves, Tried, no_loss_seen, within_margin
-from esth.check import rich_safe
+from esth.check import rich_safe, signed
 from esth.cli import run as run_command
 from esth.cli import spelled
 from esth.diversity.sampling import versions
@@ -81,7 +82,6 @@ def _run(arguments: list[str]) -> int:
     if wrong is not None:
         raise InputError(f"multiples must be above 0, not {wrong:g}")
     check_folder(options.out)  # now, not after the evaluations
-    options.work.mkdir(parents=True, exist_ok=True)
     hold(options.work / "lock", options)
     measured = [measure(s, shares, options.multiples, options.zeroing_seed, options.work) for s in subjects]
     command = shlex.join(["python", "-m", "llm.sparsity", *arguments])
@@ -134,10 +134,14 @@ class Subject:
     scales: list[Scale]
     opened: Callable[[], Any]
 
+    @cached_property
+    def weights(self) -> list[str]:
+        """Fingerprints of the base and of the child: all weights are read for them, once."""
+        return [fingerprint(read_tensors(side.folder)) for side in (self.family.base, *self.family.children)]
+
     def folder(self, work: Path) -> Path:
         """Where its evaluations are kept: another model or another setting has another folder."""
-        weights = [fingerprint(read_tensors(side.folder)) for side in (self.family.base, *self.family.children)]
-        return work / f"{hashed(json.dumps([*weights, *self.identity], sort_keys=True)):016x}"
+        return work / f"{hashed(json.dumps([*self.weights, *self.identity], sort_keys=True)):016x}"
 
 
 def of_runs(paths: Sequence[Path]) -> list[Subject]:
@@ -166,11 +170,9 @@ def of_run(run: RunFolder) -> Subject:
     if config.world == "toy":
         raise InputError(f"{run.path} is a run of the toy world: its 12 parameters are no model's")
     family = open_family(config.init or config.model, [run.path])
-    if config.init is None and fingerprint(read_tensors(family.base.folder)) != run.identity.get("weights"):
-        raise InputError(f"{run.path} began from other weights than {config.model} has now")
     if not all(HELD_OUT in point.sets for point in run.points()):
         raise InputError(f"{run.path} has no held-out problems: there is nothing to judge a rebuilt model by")
-    return Subject(
+    subject = Subject(
         str(run.path),
         f"{config.model}, {config.method.upper()}",
         family,
@@ -178,6 +180,9 @@ def of_run(run: RunFolder) -> Subject:
         scales(run, run.checkpoints()[-1]),
         lambda: _in_world(config),
     )
+    if config.init is None and subject.weights[0] != run.identity.get("weights"):
+        raise InputError(f"{run.path} began from other weights than {config.model} has now")
+    return subject
 
 
 @contextmanager
@@ -346,8 +351,8 @@ def results(subjects: Sequence[Subject], measured: Sequence[Measured]) -> dict[s
         "models": [
             {
                 "name": s.name,
-                "base": fingerprint(read_tensors(s.family.base.folder)),
-                "child": fingerprint(read_tensors(s.family.children[0].folder)),
+                "base": s.weights[0],
+                "child": s.weights[1],
                 "size": m.changes.size,
                 "changed": m.changes.changed,
                 "distance": math.sqrt(m.changes.squares),
@@ -417,13 +422,13 @@ def tables(found: dict[str, Any]) -> list[Any]:
         cells = [
             row["order"], row["cut"], f"{np.mean(row['share']):.4f}", f"{np.mean(row['kept']):.3f}",
             f"{row['expected']:+.3f}",
-            *(_signed(row["effects"][q]["less child"]) for q in quantities),
+            *(signed(row["effects"][q]["less child"]) for q in quantities),
             *("yes" if passes(loss) else "no" for passes in (no_loss_seen, within_margin)),
         ]  # fmt: skip
         curve.add_row(*map(rich_safe, cells))
     # The base less the child is the gain, turned round.
     gains = {q: found["child"][q]["gain"] for q in quantities}
-    turned = [_signed([-x for x in (gain[0], gain[2], gain[1])]) for gain in gains.values()]
+    turned = [signed([-x for x in (gain[0], gain[2], gain[1])]) for gain in gains.values()]
     curve.add_row("everything", "the base", "1", "0", f"{-gains['pass@1'][0]:+.3f}", *map(rich_safe, turned))
     out.append(curve)
     read = Table(title=rich_safe(f"{found['title']}: the largest share that can be zeroed"), title_justify="left")
@@ -435,10 +440,6 @@ def tables(found: dict[str, Any]) -> list[Any]:
     read.caption = rich_safe(f"the run's own gain: {learned}; C5, {PAPER[0]:.1%} to {PAPER[1]:.1%}: {found['verdict']}")
     read.caption_justify = "left"
     return [*out, read]
-
-
-def _signed(interval: Sequence[float]) -> str:
-    return signed(_interval(interval))
 
 
 def _interval(found: Sequence[float]) -> Interval:
@@ -475,11 +476,8 @@ def _curves(ax: Any, found: dict[str, Any], quantity: str, against: str, x: str)
         less = np.array([r["effects"][quantity]["less child"] for r in rows]).reshape(-1, 3)
         if against == "share":
             plots.predicted(ax, [ends[0], *at, ends[1]], [0.0, *less[:, 0], -value], style=style)
-        ax.errorbar(
-            np.array(at) + 0.006 * (style - 1), less[:, 0], yerr=[less[:, 0] - less[:, 1], less[:, 2] - less[:, 0]],
-            fmt=plots.MARKERS[style], color=plots.COLOURS[style], markerfacecolor="white", capsize=2, markersize=5,
-            linewidth=1, label=f"{order} zeroed" if order == "random" else f"{order} zeroed first",
-        )  # fmt: skip
+        name = f"{order} zeroed" if order == "random" else f"{order} zeroed first"
+        plots.interval(ax, np.array(at) + 0.006 * (style - 1), less, style=style, name=name)
     plots.label(ax, f"{quantity}, held out, 95 %", x, f"{quantity} less the unchanged child's")
 
 

@@ -22,7 +22,6 @@ from esth.analysis.sparsity import (
     cut_slices,
     cuts,
     histogram_edges,
-    in_dtype,
     keys,
     normal_squares,
     rebuild,
@@ -36,7 +35,6 @@ from esth.analysis.sparsity_curve import (
     UNLEARNED,
     Curves,
     Tried,
-    has_learned,
     largest_share,
     no_loss_seen,
     verdict,
@@ -44,7 +42,9 @@ from esth.analysis.sparsity_curve import (
 )
 from esth.errors import InputError
 from esth.estimators.intervals import Interval, crossed
+from esth.models.stored import as_bits
 from esth.noise import Member
+from esth.training.compare import gained
 from esth.training.config import ESConfig, GRPOConfig, to_json
 from esth.training.evaluation import Evaluation
 from esth.training.folder import RunFolder
@@ -257,9 +257,7 @@ def test_rounding_to_bfloat16_is_torchs() -> None:
     numbers = torch.randn(20000, generator=torch.Generator().manual_seed(0)) * 10.0 ** torch.arange(-20, 20).repeat(500)
     halfway = torch.tensor([1.00390625, 1.01171875, -1.00390625, 0.0, -0.0, 3.0e38])  # ties go to the even one
     for values in (numbers, halfway):
-        assert (
-            in_dtype(values.numpy(), "BF16") == values.to(torch.bfloat16).view(torch.int16).numpy().view("u2")
-        ).all()
+        assert (as_bits(values.numpy(), "BF16") == values.to(torch.bfloat16).view(torch.int16).numpy().view("u2")).all()
 
 
 def test_shards_and_a_head_stored_twice(tmp_path: Path, tiny_folder: Callable[[str], Path]) -> None:
@@ -453,8 +451,8 @@ def test_the_verdict_on_c5() -> None:
     assert verdict(True, [(0.5, shown), (0.776, shown), (0.9, bad)]) == "seen"
     assert verdict(True, [(0.5, good), (0.776, interval(-0.021, 0.009)), (0.9, bad)]) == "undecided"
     assert verdict(True, [(0.5, good), (0.9, bad)]) == "undecided"  # the paper's share was not tried
-    assert has_learned(interval(0.06, 0.05)) and not has_learned(interval(0.06, 0.07))
-    assert not has_learned(interval(0.04, 0.01))
+    assert gained(interval(0.06, 0.05)) and not gained(interval(0.06, 0.07))
+    assert not gained(interval(0.04, 0.01))
 
 
 def evaluation(successes: list[int], n: int = 16) -> Evaluation:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from esth.analysis.histogram import Histogram
 from esth.analysis.pair import Family, Slice
 from esth.models.groups import by_group, kind
+from esth.models.stored import as_bits
 from esth.noise import Float32
 
 Floats = NDArray[np.float64]
@@ -137,8 +138,7 @@ def tally(part: Slice, updates: Floats, dtypes: Sequence[str]) -> Tally:
 
 def bfloat16(values: Float32) -> NDArray[np.uint16]:
     """Bits of the nearest bfloat16, ties to even; both zeros are +0."""
-    bits = values.view(np.uint32)
-    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+    rounded = as_bits(values, "BF16")
     rounded[rounded == 0x8000] = 0
     return rounded
 

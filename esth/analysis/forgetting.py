@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from esth.analysis.over_seeds import change, gap, level, quantities_of, values
-from esth.check import rich_safe
+from esth.check import rich_safe, signed
 from esth.errors import InputError
 from esth.estimators.intervals import Interval
 from esth.training.evaluation import TRIES, Evaluation
@@ -181,14 +181,5 @@ def _sets(points: Sequence[Point], task: str) -> list[Evaluation]:
     return [p.sets[task] for p in points]
 
 
-def signed(interval: Interval) -> str:
-    """+value [lower, upper]."""
-    value, lower, upper = interval
-    return f"{value:+.3f} [{lower:+.3f}, {upper:+.3f}]"
-
-
 def _plain(row: Row | Gap) -> dict[str, Any]:
-    return {
-        name: [round(float(x), 6) for x in value] if isinstance(value, Interval) else value
-        for name, value in row._asdict().items()
-    }
+    return {name: value.rounded() if isinstance(value, Interval) else value for name, value in row._asdict().items()}

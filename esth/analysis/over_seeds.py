@@ -12,8 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from esth.errors import InputError
-from esth.estimators.intervals import Interval, bounded_mean, crossed
-from esth.training.evaluation import TRIES, Evaluation
+from esth.estimators.intervals import Interval, bounded_mean, crossed, interaction, student
+from esth.training.evaluation import CONFIDENCE, TRIES, Evaluation, bounded_difference
+
+Floats = NDArray[np.float64]
 
 GREEDY = "greedy"
 
@@ -24,9 +26,9 @@ def quantities_of(evaluations: Sequence[Evaluation], ks: Sequence[int] = TRIES) 
     return [*(f"pass@{k}" for k in ks if k <= least), GREEDY]
 
 
-def values(evaluation: Evaluation, quantity: str) -> NDArray[np.float64]:
+def values(evaluation: Evaluation, quantity: str) -> Floats:
     """The quantity of each prompt [P], in [0, 1]."""
-    return evaluation.greedy if quantity == GREEDY else evaluation.per_prompt(_tries(quantity))
+    return evaluation.greedy if quantity == GREEDY else evaluation.per_prompt(int(quantity.removeprefix("pass@")))
 
 
 def level(evaluations: Sequence[Evaluation], quantity: str) -> Interval:
@@ -36,8 +38,7 @@ def level(evaluations: Sequence[Evaluation], quantity: str) -> Interval:
         InputError: no evaluation, or other prompts.
     """
     _check_paired(evaluations, evaluations)
-    table = np.stack([values(e, quantity) for e in evaluations])
-    return crossed(table) if len(table) > 1 else _plain(bounded_mean(table[0]))
+    return mean_of(_table(evaluations, quantity))
 
 
 def change(after: Sequence[Evaluation], before: Sequence[Evaluation], quantity: str) -> Interval:
@@ -47,10 +48,21 @@ def change(after: Sequence[Evaluation], before: Sequence[Evaluation], quantity: 
         InputError: no evaluation, as many of one as of the other are needed, other prompts.
     """
     _check_paired(after, before)
-    if len(after) == 1:
-        (a,), (b,) = after, before
-        return _plain(a.greedy_difference(b) if quantity == GREEDY else a.difference(b, _tries(quantity)))
-    return crossed(np.stack([values(a, quantity) - values(b, quantity) for a, b in zip(after, before, strict=True)]))
+    return difference_of(_table(after, quantity), _table(before, quantity))
+
+
+def mean_of(table: Floats, bounded: bool = True) -> Interval:
+    """Mean of values [S, P] of S seeds on P prompts, in [0, 1] if `bounded`: -> scalar."""
+    if len(table) > 1:
+        return crossed(table)
+    return _plain(bounded_mean(table[0]) if bounded else student(table[0]))
+
+
+def difference_of(a: Floats, b: Floats, bounded: bool = True) -> Interval:
+    """Mean of a − b, paired values as `mean_of` has them: -> scalar."""
+    if len(a) > 1:
+        return crossed(a - b)
+    return _plain(bounded_difference(a[0], b[0], CONFIDENCE) if bounded else student(a[0] - b[0]))
 
 
 def gap(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Interval:
@@ -74,7 +86,7 @@ def gap(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Interval:
     if n_seeds > 1:
         seeds = (sides[0].mean(1) - sides[1].mean(1)).var(ddof=1) / n_seeds
         parts, freedoms, floor = [*prompts, seeds], [*freedoms, n_seeds - 1], max(floor, seeds)
-        both = sum(_interaction(s) / s.size for s in sides)
+        both = sum(interaction(s) / s.size for s in sides)
     spread = sum(p * p / f for p, f in zip(parts, freedoms, strict=True))
     least = min(freedoms)
     freedom = max(sum(parts) ** 2 / spread, least) if spread > 0 else least
@@ -83,14 +95,8 @@ def gap(a: ArrayLike, b: ArrayLike, confidence: float = 0.95) -> Interval:
     return _plain(Interval(value, value - half, value + half))
 
 
-def _interaction(table: NDArray[np.float64]) -> float:
-    """Mean square of what neither seed nor prompt explains: [S, X], S >= 2."""
-    rest = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
-    return float(np.sum(rest**2) / ((table.shape[0] - 1) * (table.shape[1] - 1)))
-
-
-def _tries(quantity: str) -> int:
-    return int(quantity.removeprefix("pass@"))
+def _table(evaluations: Sequence[Evaluation], quantity: str) -> Floats:
+    return np.stack([values(e, quantity) for e in evaluations])
 
 
 def _check_paired(after: Sequence[Evaluation], before: Sequence[Evaluation]) -> None:

@@ -28,13 +28,9 @@ have of ‖Δ‖², in whichever order |Δ| chose them. Of normal updates the sm
 Memory: slices of both models and some counters, whatever their size; five passes over the weights a set of cuts.
 """
 
-import json
 import math
-import os
 import shutil
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -42,12 +38,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from esth._files import write_whole
+from esth._files import write_folder, write_whole
 from esth.analysis.pair import Family, Slice, Weights
 from esth.errors import InputError
 from esth.models.groups import kind
-from esth.models.saving import COPIED
-from esth.models.stored import TYPES
+from esth.models.saving import COPIED, begin_safetensors
+from esth.models.stored import as_bits
 from esth.noise import Float32, Member, hashed, words
 from esth.training.config import ESConfig, GRPOConfig
 from esth.training.folder import RunFolder
@@ -280,21 +276,16 @@ def rebuild(family: Family, cut: Cut, out: Path) -> Rebuilt:
     if out.exists():
         raise InputError(f"{out} is there already: name a new folder")
     (child,) = family.children
-    half = out.with_name(f".{out.name}.half")
     found: list[Rebuilt] = []
-    try:
-        shutil.rmtree(half, ignore_errors=True)
-        half.mkdir(parents=True)
+
+    def fill(half: Path) -> None:
+        half.mkdir()
         for file in sorted(child.folder.iterdir()):
             if file.suffix in COPIED and not file.name.endswith(".index.json") and file.name != "run.json":
                 shutil.copyfile(file, half / file.name)
         write_whole(half / "model.safetensors", lambda stream: found.append(_write(family, cut, stream)))
-        os.replace(half, out)
-    except BaseException as error:
-        shutil.rmtree(half, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise InputError(f"cannot write {out}: {error.strerror or error}") from error
-        raise
+
+    write_folder(out, fill)
     return found[0]
 
 
@@ -311,20 +302,11 @@ def cut_slices(family: Family, cut: Cut) -> Iterator[tuple[Slice, NDArray[np.boo
 
 
 def _write(family: Family, cut: Cut, stream: Any) -> Rebuilt:
-    """A safetensors file: a 64-bit length, a JSON header of that length, then the tensors one after another."""
+    """The weights as a safetensors file."""
     places = _places(family)
-    names = [name for found in places.values() for name in found]
-    tensors = Weights.open(family.children[0].folder).tensors
-    ends = list(accumulate(tensors[name].end - tensors[name].begin for name in names))
-    begins = dict(zip(names, [0, *ends[:-1]], strict=True))
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    for name, end in zip(names, ends, strict=True):
-        kept = tensors[name]
-        header[name] = {"dtype": kept.dtype, "shape": list(kept.shape), "data_offsets": [begins[name], end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    stream.write(struct.pack("<Q", len(text)) + text)
-    stream.truncate(8 + len(text) + max(ends, default=0))
+    stored = Weights.open(family.children[0].folder).tensors
+    tensors = {name: stored[name] for found in places.values() for name in found}
+    begins = begin_safetensors(stream, {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()})
     zeroed, squares = 0, 0.0
     for part, mask in cut_slices(family, cut):
         size = magnitude(part)
@@ -332,8 +314,8 @@ def _write(family: Family, cut: Cut, stream: Any) -> Rebuilt:
         squares += float(np.square(size[~mask], dtype=np.float64).sum())
         weights = np.where(mask, part.base, part.child)
         for name in places[part.name]:
-            bits = in_dtype(weights, tensors[name].dtype)
-            stream.seek(8 + len(text) + begins[name] + part.start * bits.itemsize)
+            bits = as_bits(weights, tensors[name].dtype)
+            stream.seek(begins[name] + part.start * bits.itemsize)
             stream.write(bits.data.cast("B"))
     return Rebuilt(zeroed, squares)
 
@@ -347,12 +329,3 @@ def _places(family: Family) -> dict[str, list[str]]:
         embedding = next((n for n in found if kind(n) == "token"), name)
         found[aligned.get(tensor, embedding)].append(name)
     return found
-
-
-def in_dtype(weights: Float32, dtype: str) -> NDArray[Any]:
-    """The bits of float32 numbers in a safetensors dtype, rounded to the nearest even: exact for its own numbers."""
-    if dtype == "BF16":
-        bits = weights.view(np.uint32)
-        return ((bits + np.uint32(0x7FFF) + (bits >> 16 & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
-    with np.errstate(over="ignore"):  # infinite: who loads the model finds that
-        return weights.astype(TYPES[dtype])

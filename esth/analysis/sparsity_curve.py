@@ -18,7 +18,7 @@ import numpy as np
 from esth.analysis.over_seeds import change, level, quantities_of
 from esth.analysis.sparsity import ORDERS
 from esth.estimators.intervals import Interval
-from esth.training.compare import MARGIN as GAIN
+from esth.training.compare import gained
 from esth.training.evaluation import Evaluation
 
 MARGIN = 0.02
@@ -86,11 +86,6 @@ def verdict(learned: bool, curve: Sequence[tuple[float, Interval]]) -> str:
     return "contrary" if lost else "undecided"
 
 
-def has_learned(gain: Interval) -> bool:
-    """Whether pass@1 rose by the margin of the studies of training, its interval above the base's."""
-    return bool(gain.lower > 0 and gain.value >= GAIN)
-
-
 @dataclass(frozen=True)
 class Curves:
     """One arm: its base, its unchanged children and what was rebuilt of them, one a seed, on the same problems.
@@ -111,8 +106,8 @@ class Curves:
 
     @property
     def learned(self) -> bool:
-        """See `has_learned`."""
-        return has_learned(change(self.child, self.base, "pass@1"))
+        """See `esth.training.compare.gained`."""
+        return gained(change(self.child, self.base, "pass@1"))
 
     def curve(self, order: str) -> list[tuple[float, Interval]]:
         """Share zeroed and pass@1 less the unchanged child's, ascending, to the base, of which all is zeroed."""
@@ -133,9 +128,9 @@ class Curves:
         return {
             "margin": MARGIN,
             "learned": self.learned,
-            "base": {q: {"value": _plain(level(self.base, q))} for q in self.quantities},
+            "base": {q: {"value": level(self.base, q).rounded()} for q in self.quantities},
             "child": {
-                q: {"value": _plain(level(self.child, q)), "gain": _plain(change(self.child, self.base, q))}
+                q: {"value": level(self.child, q).rounded(), "gain": change(self.child, self.base, q).rounded()}
                 for q in self.quantities
             },
             "rows": [
@@ -170,8 +165,4 @@ class Curves:
         }
         if random is not None and random is not tried:
             found["less random"] = change(tried.evaluations, random.evaluations, quantity)
-        return {name: _plain(interval) for name, interval in found.items()}
-
-
-def _plain(interval: Interval) -> list[float]:
-    return [round(float(x), 6) for x in interval]
+        return {name: interval.rounded() for name, interval in found.items()}

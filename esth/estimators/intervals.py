@@ -44,6 +44,10 @@ class Interval(NamedTuple):
     lower: Float
     upper: Float
 
+    def rounded(self) -> list[float]:
+        """[value, lower, upper] with six decimals, as result files have it; of one estimate."""
+        return [round(float(x), 6) for x in self]
+
 
 def mean(values: ArrayLike) -> Estimate:
     """Mean of independent values [..., n] with its standard error s/√n (ddof = 1): -> [...].
@@ -114,14 +118,19 @@ def crossed(values: ArrayLike, confidence: float = 0.95) -> Interval:
         raise InputError(f"values must be [at least 2 seeds, prompts], not {list(array.shape)}")
     n_seeds, n_prompts = array.shape
     by_seed, by_prompt = array.mean(1), array.mean(0)
-    rest = array - by_seed[:, None] - by_prompt + array.mean()
     parts = by_seed.var(ddof=1) / n_seeds, by_prompt.var(ddof=1) / n_prompts
-    both = np.sum(rest**2) / ((n_seeds - 1) * (n_prompts - 1) * array.size)
+    both = interaction(array) / array.size
     variance = max(sum(parts) - both, *parts)
     spread = parts[0] ** 2 / (n_seeds - 1) + parts[1] ** 2 / (n_prompts - 1)
     freedom = max(sum(parts) ** 2 / spread, n_seeds - 1) if spread > 0 else n_seeds - 1
     half = stats.t.isf(_tail(confidence), freedom) * math.sqrt(variance)
     return Interval(array.mean(), array.mean() - half, array.mean() + half)
+
+
+def interaction(table: Float) -> float:
+    """Mean square of what neither row nor column explains: [S, X], at least 2 of both -> scalar."""
+    rest = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
+    return float(np.sum(rest**2) / ((table.shape[0] - 1) * (table.shape[1] - 1)))
 
 
 def wilson(successes: ArrayLike, n: ArrayLike, confidence: float = 0.95) -> Interval:

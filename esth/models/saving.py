@@ -1,21 +1,23 @@
 """Writing a center as a model folder in Hugging Face format, tensor by tensor, from whatever engine holds it."""
 
 import json
+import math
 import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from esth.errors import InputError
-from esth.models.stored import bits_of
+from esth.models.stored import TYPES, bits_of
 
 if TYPE_CHECKING:
     from esth.models.engine import Engine
     from esth.models.workers import Workers
 
-_NAMES = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}
+_NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 COPIED = (".json", ".jinja", ".txt", ".model", ".py")
 """Endings of what belongs to a model's folder beside its weights."""
 
@@ -65,19 +67,31 @@ def _config(content: bytes, layout: Layout) -> bytes:
 
 
 def _write(workers: "Workers", layout: Layout, file: Path) -> None:
-    """A safetensors file: a 64-bit length, a JSON header of that length, then the tensors one after another."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, (dtype, shape) in layout.items():
-        kind, size = _NAMES[dtype]
-        begin, end = end, end + size * int(np.prod(shape, dtype=np.int64))
-        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    kinds = {name: (_NAMES[dtype], shape) for name, (dtype, shape) in layout.items()}
     names = list(layout)
     with open(file, "wb") as stream:
-        stream.write(struct.pack("<Q", len(text)) + text)
-        stream.truncate(8 + len(text) + end)
+        begins = begin_safetensors(stream, kinds)
         for i, bits in workers.map(_tensor, names):
-            stream.seek(8 + len(text) + header[names[i]]["data_offsets"][0])
+            stream.seek(begins[names[i]])
             stream.write(np.ascontiguousarray(bits).data.cast("B") if bits.size else b"")
+
+
+def begin_safetensors(stream: IO[bytes], tensors: Mapping[str, tuple[str, Sequence[int]]]) -> dict[str, int]:
+    """Write the head of a safetensors file, which is then as long as it will be, and tell where each tensor begins.
+
+    The format: a 64-bit length, a JSON header of that length, then the tensors one after another.
+
+    Args:
+        tensors: safetensors dtype and shape of each, in the order of the file.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, (dtype, shape) in tensors.items():
+        begin, end = end, end + TYPES[dtype].itemsize * math.prod(shape)
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    data = 8 + len(text)
+    stream.write(struct.pack("<Q", len(text)) + text)
+    stream.truncate(data + end)
+    return {name: data + entry["data_offsets"][0] for name, entry in header.items() if name in tensors}

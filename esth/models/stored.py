@@ -56,6 +56,15 @@ def as_float32(bits: NDArray[Any]) -> Float32:
     return bits.astype(np.float32)
 
 
+def as_bits(values: Float32, dtype: str) -> NDArray[Any]:
+    """The bits of float32 numbers in a safetensors dtype, rounded to the nearest even: exact for its own numbers."""
+    if dtype == "BF16":
+        bits = values.view(np.uint32)
+        return ((bits + np.uint32(0x7FFF) + (bits >> 16 & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+    with np.errstate(over="ignore"):  # infinite: who loads the model finds that
+        return values.astype(TYPES[dtype])
+
+
 def bits_of(tensor: "torch.Tensor") -> NDArray[Any]:
     """A tensor as one of `Arrays`, a new array."""
     import torch

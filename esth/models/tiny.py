@@ -23,9 +23,7 @@ The shipped ones on the validation split (temperature 1; 64 responses to each of
 import argparse
 import functools
 import math
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -35,6 +33,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from esth._files import write_folder
 from esth.errors import InputError, require
 from esth.tasks.chain import CHARACTERS, OPERATORS, chain_tokens, code_of, codes_of_split, prompt_tokens, results
 
@@ -219,15 +218,12 @@ def save(model: Any, folder: Path) -> None:
         InputError: something is there already, or the disk refuses.
     """
     _refuse_existing(folder)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".tiny-") as scratch:
-            half = Path(scratch) / "model"
-            model.save_pretrained(half)
-            tokenizer().save_pretrained(half)
-            os.rename(half, folder)
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
+
+    def fill(half: Path) -> None:
+        model.save_pretrained(half)
+        tokenizer().save_pretrained(half)
+
+    write_folder(folder, fill)
 
 
 def _refuse_existing(folder: Path) -> None:

@@ -146,6 +146,11 @@ def matched(arms: dict[str, list[Trajectory]], by: str) -> tuple[str, dict[str, 
     return f"{by} +{gain:.3f}", {arm: [t.at_gain(gain, value) for t in runs] for arm, runs in arms.items()}
 
 
+def common_updates(trajectories: Sequence[Trajectory]) -> list[float]:
+    """Numbers of updates at which all of them were evaluated, ascending."""
+    return sorted(set.intersection(*({s.updates for s in t.stops} for t in trajectories)))
+
+
 # Over seeds
 
 
@@ -190,21 +195,47 @@ def effects(
     """
     found = {}
     for quantity, of in quantities(ks).items():
-        here = np.stack([s.between(lambda p, of=of: of(p.sets[name])) for s in stops])  # type: ignore[misc]
-        base = np.stack([of(p.sets[name]) for p in starts])
-        beyond = None
-        if drifts is not None:
-            drawn = [np.mean([of(next(e for e in d if e.name == name)) for d in draws], axis=0) for draws in drifts]
-            beyond = crossed(here - np.stack(drawn))
+        here, base, drawn = values_of(stops, starts, name, of, drifts)
+        beyond = None if drawn is None else crossed(here - drawn)
         found[quantity] = Effect(crossed(here), crossed(here - base), beyond)
     return found
+
+
+class Values(NamedTuple):
+    """One quantity of an arm, [S, P] over seeds and prompts: there, at the base, and its mean over random drifts."""
+
+    here: NDArray[np.float64]
+    base: NDArray[np.float64]
+    drawn: NDArray[np.float64] | None
+
+
+def values_of(
+    stops: Sequence[Stop],
+    starts: Sequence[Point],
+    name: str,
+    of: Callable[[Evaluation], NDArray[np.float64]],
+    drifts: Sequence[list[list[Evaluation]]] | None = None,
+) -> Values:
+    """What `effects` are made of, for a quantity's values a prompt."""
+    drawn = None
+    if drifts is not None:
+        drawn = np.stack(
+            [np.mean([of(next(e for e in d if e.name == name)) for d in draws], axis=0) for draws in drifts]
+        )
+    here = np.stack([s.between(lambda p: of(p.sets[name])) for s in stops])
+    return Values(here, np.stack([of(p.sets[name]) for p in starts]), drawn)
 
 
 def learned(gains: dict[str, Effect], margin: float = MARGIN) -> bool:
     """Whether held-out pass@1 rose by the margin, its interval above the base and above random drift."""
     effect = gains["pass@1"]
-    above = effect.gain.lower > 0 and effect.beyond_drift is not None and effect.beyond_drift.lower > 0
-    return bool(above and effect.gain.value >= margin)
+    above_drift = effect.beyond_drift is not None and bool(effect.beyond_drift.lower > 0)
+    return above_drift and gained(effect.gain, margin)
+
+
+def gained(gain: Interval, margin: float = MARGIN) -> bool:
+    """Whether pass@1 rose by the margin, its interval above the base: what can be said where drift is no control."""
+    return bool(gain.lower > 0 and gain.value >= margin)
 
 
 def equivalence(difference: Interval, margin: float) -> str:

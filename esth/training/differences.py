@@ -34,7 +34,7 @@ def differences(
     for a, b in combinations(reached, 2):
         pairs = list(zip(reached[a], reached[b], strict=False))
         if len(pairs) > 1:
-            found.setdefault(a, {})[b] = {name: _rounded(_less(pairs, of, evaluated)) for name, of in wanted.items()}
+            found.setdefault(a, {})[b] = {name: _less(pairs, of, evaluated).rounded() for name, of in wanted.items()}
     return found
 
 
@@ -43,7 +43,3 @@ def _less(pairs: Sequence[tuple[Stop, Stop]], of: Values, evaluated: str) -> Int
         return np.asarray(stop.between(lambda p: of(p.sets[evaluated])))
 
     return crossed(np.stack([at(here) - at(there) for here, there in pairs]))
-
-
-def _rounded(interval: Interval) -> list[float]:
-    return [round(float(x), 6) for x in interval]

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from esth._files import hold, write_text
+from esth._files import hold, write_folder, write_text
 from esth.errors import InputError
 from esth.models.checkpoint import fingerprint, read_tensors
 from esth.noise import Member
@@ -224,22 +224,15 @@ class RunFolder:
     def save(self, update: int, write: Callable[[Path], None]) -> None:
         """Let `write` fill a new folder, then keep it as the newest checkpoint and delete the older ones."""
         folder = self.path / "checkpoints" / f"{update:06d}"
-        half = folder.with_name(f".{folder.name}.half")
-        try:
-            half.parent.mkdir(parents=True, exist_ok=True)
+
+        def fill(half: Path) -> None:
             write(half)
-            weights = fingerprint(read_tensors(half))
-            write_text(
-                half / "run.json", json.dumps({"update": update, "log": self.digest(update), "weights": weights})
-            )
+            told = {"update": update, "log": self.digest(update), "weights": fingerprint(read_tensors(half))}
+            write_text(half / "run.json", json.dumps(told))
             if folder.exists():
                 shutil.rmtree(folder)
-            os.replace(half, folder)
-        except BaseException as error:
-            shutil.rmtree(half, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise InputError(f"cannot write {folder}: {error.strerror or error}") from error
-            raise
+
+        write_folder(folder, fill)
         for old in self.checkpoints():
             if old < update:
                 shutil.rmtree(self.path / "checkpoints" / f"{old:06d}")

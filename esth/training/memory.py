@@ -25,7 +25,9 @@ def peak_memory() -> int:
         return int(torch.cuda.max_memory_allocated())
     with suppress(OSError), open("/proc/self/status") as file:
         # Not ru_maxrss: on Linux a process inherits that of the one it was started from, and keeps it.
-        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) * 1024
+        for line in file:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

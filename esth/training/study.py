@@ -15,7 +15,7 @@ import numpy as np
 
 from esth import plots
 from esth._files import check_folder, write_text
-from esth.check import rich_safe
+from esth.check import rich_safe, signed
 from esth.diversity.sampling import versions
 from esth.errors import InputError, require
 from esth.training.compare import (
@@ -26,6 +26,7 @@ from esth.training.compare import (
     Effect,
     Stop,
     Trajectory,
+    common_updates,
     effects,
     learned,
     matched,
@@ -136,14 +137,13 @@ def _row(
 
 def _plain(found: dict[str, Effect]) -> dict[str, Any]:
     return {
-        quantity: {f: None if x is None else [round(float(v), 6) for v in x] for f, x in effect._asdict().items()}
+        quantity: {f: None if x is None else x.rounded() for f, x in effect._asdict().items()}
         for quantity, effect in found.items()
     }
 
 
 def _curve(trajectories: Sequence[Trajectory], ks: Sequence[int]) -> list[dict[str, Any]]:
     """The arm at every place that all its seeds have been evaluated at."""
-    common = set.intersection(*({s.updates for s in t.stops} for t in trajectories))
     starts = [t.start for t in trajectories]
     return [
         {
@@ -152,7 +152,7 @@ def _curve(trajectories: Sequence[Trajectory], ks: Sequence[int]) -> list[dict[s
             "drift": float(np.mean([s.point.drift for s in stops])),
             **{name: _plain(effects(stops, starts, name, ks)) for name in ("held-out", "train")},
         }
-        for updates in sorted(common)
+        for updates in common_updates(trajectories)
         for stops in [[t.at_updates(updates) for t in trajectories]]
     ]
 
@@ -226,8 +226,12 @@ def _took(row: dict[str, Any]) -> list[str]:
 def _signed(interval: list[float] | None) -> str:
     if interval is None:
         return ""
-    value, lower, upper = interval
-    return rich_safe(f"{value:+.3f} [{lower:+.3f}, {upper:+.3f}]")
+    return rich_safe(signed(interval))
+
+
+def told(interval: Sequence[float]) -> str:
+    """A difference with its interval; in round brackets, as rich reads square ones."""
+    return "{:+.3f} ({:+.3f} … {:+.3f})".format(*interval)
 
 
 def figure(found: dict[str, Any], title: str, shown: Sequence[str]) -> Any:

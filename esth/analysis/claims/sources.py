@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from esth.analysis.claims.claim import interval, negative
+from esth.analysis.forgetting import HELD_OUT, TRAIN
+from esth.analysis.over_seeds import change, quantities_of
 from esth.errors import InputError
 from esth.estimators.intervals import Interval
-from esth.training.compare import MARGIN
+from esth.training.compare import gained
 from esth.training.config import ESConfig, read_object
 from esth.training.evaluation import Evaluation
 from esth.training.folder import Point, RunFolder
 
-HELD_OUT, TRAIN = "held-out", "train"
 ES_ARMS = ("ES, sampled fitness", "ES, greedy fitness")
 GRPO = "GRPO"
 
@@ -193,7 +194,7 @@ class Study(Training):
         if not self.found.truth("learned", arm):
             return False
         gain = self.effect(place, arm, "pass@1")
-        return gain is not None and bool(gain.lower > 0 and gain.value >= self.found.number("margin"))
+        return gain is not None and gained(gain, self.found.number("margin"))
 
     def _keys(self, place: str, arm: str) -> tuple[str, ...]:
         keys = ("ends", arm) if place == "ends" else ("matched", place, "rows", arm)
@@ -237,7 +238,7 @@ class Runs(Training):
     def learned(self, place: str, arm: str) -> bool:
         """See `Training`; there is no control of random drift."""
         gain = self.effect(place, arm, "pass@1")
-        return gain is not None and bool(gain.lower > 0 and gain.value >= MARGIN)
+        return gain is not None and gained(gain)
 
 
 def _ends(run: RunFolder) -> tuple[Point, Point]:
@@ -251,7 +252,6 @@ def _ends(run: RunFolder) -> tuple[Point, Point]:
 
 
 def _difference(here: Evaluation, there: Evaluation, quantity: str) -> Interval | None:
-    if quantity.startswith("pass@"):
-        k = int(quantity.removeprefix("pass@"))
-        return here.difference(there, k) if k <= min(here.samples, there.samples) else None
-    return here.greedy_difference(there) if quantity == "greedy" else here.entropy_difference(there)
+    if quantity == "entropy":
+        return here.entropy_difference(there)
+    return change([here], [there], quantity) if quantity in quantities_of([here, there]) else None

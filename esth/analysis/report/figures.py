@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from esth import plots
 from esth.analysis.report.runs import Arm, Experiment
-from esth.analysis.report.tables import common_updates, effects
+from esth.analysis.report.tables import effects
 from esth.errors import require
-from esth.training.compare import Effect
+from esth.training.compare import Effect, common_updates
 
 Float = NDArray[np.float64]
 
@@ -86,7 +86,7 @@ def _along(experiment: Experiment, arms: Sequence[Arm]) -> str:
 
 def _curve(arm: Arm, ks: Sequence[int]) -> tuple[list[float], list[float], list[dict[str, Effect]]]:
     """Updates, drift and held-out effects at every center at which all seeds were evaluated."""
-    x = common_updates(arm)
+    x = common_updates(arm.trajectories)
     places = [[t.at_updates(updates) for t in arm.trajectories] for updates in x]
     starts = [t.start for t in arm.trajectories]
     drift = [float(np.mean([s.point.drift for s in stops])) for stops in places]

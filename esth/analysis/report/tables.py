@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from esth.analysis.over_seeds import difference_of, mean_of
 from esth.analysis.report.runs import SETTINGS, Arm, Experiment, Run, shown
 from esth.check import number
 from esth.diversity.report import Report
-from esth.estimators.intervals import Interval, bounded_mean, crossed, student
+from esth.estimators.intervals import Interval
 from esth.training import compare
-from esth.training.compare import MARGIN, Effect, Stop, kept_drift, learned
-from esth.training.evaluation import CONFIDENCE, Evaluation, bounded_difference
+from esth.training.compare import MARGIN, Effect, Stop, common_updates, kept_drift, learned, values_of
+from esth.training.evaluation import CONFIDENCE, Evaluation
 from esth.training.folder import Point
 from esth.training.study import MATCHED
 from esth.training.worlds import Spent
@@ -72,30 +73,13 @@ def effects(
     """
     found = {}
     for quantity, of in measures(ks).items():
-        here = np.stack([s.between(lambda p, of=of: of(p.sets[name])) for s in stops])  # type: ignore[misc]
-        base = np.stack([of(p.sets[name]) for p in starts])
-        beyond = None
-        if drifts is not None:
-            drawn = [[of(next(e for e in draw if e.name == name)) for draw in draws] for draws in drifts]
-            beyond = _difference(here, np.mean(drawn, axis=1), quantity)
-        found[quantity] = Effect(_value(here, quantity), _difference(here, base, quantity), beyond)
+        here, base, drawn = values_of(stops, starts, name, of, drifts)
+        bounded = quantity not in UNBOUNDED
+        alike = (here == here[0]).all()  # a start that all seeds have in common is one
+        value = mean_of(here[:1] if alike else here, bounded)
+        beyond = None if drawn is None else difference_of(here, drawn, bounded)
+        found[quantity] = Effect(value, difference_of(here, base, bounded), beyond)
     return found
-
-
-def _value(values: Float, quantity: str) -> Interval:
-    """Mean of [S, P]; seeds that all have the same values (a common start) are one."""
-    if len(values) > 1 and (values != values[0]).any():
-        return crossed(values)
-    return student(values[0], CONFIDENCE) if quantity in UNBOUNDED else bounded_mean(values[0], CONFIDENCE)
-
-
-def _difference(a: Float, b: Float, quantity: str) -> Interval:
-    """Mean of a − b, paired, [S, P]."""
-    if len(a) > 1:
-        return crossed(a - b)
-    if quantity in UNBOUNDED:
-        return student(a[0] - b[0], CONFIDENCE)
-    return bounded_difference(a[0], b[0], CONFIDENCE)
 
 
 def interval(found: Interval, sign: str = "") -> str:
@@ -268,7 +252,7 @@ def along(experiment: Experiment, name: str = "held-out") -> Table:
     ks, rows = experiment.tries, []
     for arm in experiment.arms:
         starts = [t.start for t in arm.trajectories]
-        for updates in common_updates(arm):
+        for updates in common_updates(arm.trajectories):
             stops = [t.at_updates(updates) for t in arm.trajectories]
             points = [s.point for s in stops]
             took = [
@@ -279,11 +263,6 @@ def along(experiment: Experiment, name: str = "held-out") -> Table:
             rows.append([[arm.key], *took, *_cells(effects(stops, starts, name, ks), gains=updates > 0)])
     head = ["arm", "updates", "responses", "drift", *_heads(list(measures(ks)))]
     return Table(f"Along training, {name}", head, rows, [GAIN, *_over(experiment.arms)], folded=True)
-
-
-def common_updates(arm: Arm) -> list[float]:
-    """Numbers of updates at which all seeds of an arm were evaluated."""
-    return sorted(set.intersection(*({s.updates for s in t.stops} for t in arm.trajectories)))
 
 
 def matched(experiment: Experiment) -> list[Table]:
